@@ -1,0 +1,1 @@
+"""Speed against the wire's limit and against peers; run by `parley bench NAME`."""

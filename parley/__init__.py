@@ -1,0 +1,1 @@
+"""Parley: federated bilevel learning between organisations that may not share their data."""

@@ -1,0 +1,1 @@
+"""The party role: everything that reads an organisation's private features. No network here."""

@@ -1,0 +1,1 @@
+"""The only place where a private value may become public."""

@@ -1,0 +1,1 @@
+"""The coordinator service: run registry, drivers, and the client API."""

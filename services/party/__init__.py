@@ -1,0 +1,1 @@
+"""The party service: one per organisation, beside its data."""

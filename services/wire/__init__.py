@@ -1,0 +1,1 @@
+"""What every service shares on the wire: certificates, channels, codec, policy, errors."""

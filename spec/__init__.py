@@ -1,0 +1,1 @@
+"""Run specifications: what a YAML file may say, validated where it is read."""
