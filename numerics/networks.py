@@ -1,17 +1,18 @@
 """Time-varying directed networks: who sends to whom at each step, and with which weights.
 
-A network is named by a `NetworkPlan` (a few numbers and a seed), never listed: every party derives the same links of
-every step from the plan, so no one has to announce a topology. Links are a boolean matrix, `links[i, j]` when i sends
-to j; every member is its own neighbour, as in Terashita and Hara, "Decentralized Hyper-Gradient Computation over
-Time-Varying Directed Networks" (HGP), section 2.1.
+A network is named by a `NetworkPlan` (a few numbers and a seed), never listed: every party derives the same
+links of every step from the plan, so no one has to announce a topology. Links are a boolean matrix,
+`links[i, j]` when i sends to j; every member is its own neighbour, as in Terashita and Hara, "Decentralized
+Hyper-Gradient Computation over Time-Varying Directed Networks" (HGP), section 2.1.
 
-Three weight rules: `push_weights` (column stochastic, Push-Sum), `metropolis_weights` (doubly stochastic, undirected
-networks), `gossip_weights` (rows that sum to zero, LDP-DSBO's Assumption 2.1).
+Three weight rules: `push_weights` (column stochastic, Push-Sum), `metropolis_weights` (doubly stochastic,
+undirected networks), `gossip_weights` (rows that sum to zero, LDP-DSBO's Assumption 2.1).
 """
 
 from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -65,7 +66,7 @@ class NetworkPlan:
     seed: int = 0
     """Seed of the schedule; public, and the same for all members."""
     probability: tuple[float, float] = (0.4, 0.8)
-    """Range from which each pair's link probability ρ is drawn (HGP, section 5.1); random kinds and Erdős–Rényi."""
+    """Range from which each pair's link probability ρ is drawn (HGP, section 5.1), for the random kinds."""
     degree: int = 2
     """r of an r-regular network."""
     edges: tuple[tuple[tuple[int, int], ...], ...] = ()
@@ -77,11 +78,10 @@ class NetworkPlan:
             raise InvalidNetwork(f"A network of {self.size} members: at least 1 is needed.")
         if not 0 <= low <= high <= 1:
             raise InvalidNetwork(f"Link probabilities {self.probability} must satisfy 0 ≤ low ≤ high ≤ 1.")
-        if self.kind is NetworkKind.REGULAR and (
-            not 1 <= self.degree < self.size or self.degree * self.size % 2 == 1
-        ):
+        if self.kind is NetworkKind.REGULAR and (not 1 <= self.degree < self.size or self.degree * self.size % 2 == 1):
             raise InvalidNetwork(
-                f"No {self.degree}-regular network has {self.size} members: choose 1 ≤ degree < size with an even product."
+                f"No {self.degree}-regular network has {self.size} members: choose 1 ≤ degree < size, "
+                "and make their product even."
             )
         if self.kind is NetworkKind.EDGE_LIST:
             _check_edges(self.size, self.edges)
@@ -104,9 +104,9 @@ def links(plan: NetworkPlan, step: int) -> Links:
         case NetworkKind.RING:
             return _circulant(plan.size, 2)
         case NetworkKind.REGULAR:
-            return _regular(plan)
+            return _regular(plan).copy()
         case NetworkKind.ERDOS_RENYI:
-            return _erdos_renyi(plan)
+            return _erdos_renyi(plan).copy()
         case NetworkKind.RANDOM_UNDIRECTED:
             return _symmetric(_random_links(plan, step))
         case NetworkKind.RANDOM_DIRECTED:
@@ -128,15 +128,13 @@ def in_neighbours(matrix: Links, member: int) -> tuple[int, ...]:
 def push_weights(matrix: Links) -> Weights:
     """Return the column-stochastic matrix of Push-Sum: entry (i, j) = 1/|N_j^out| when j sends to i."""
     out_degree = matrix.sum(axis=1)
-    return (matrix / out_degree[:, None]).T
+    return np.asarray((matrix / out_degree[:, None]).T, dtype=np.float64)
 
 
 def metropolis_weights(matrix: Links) -> Weights:
-    """Return the doubly stochastic Metropolis matrix of an undirected network: 1/(1 + max degree of the pair)."""
+    """Return the doubly stochastic matrix of undirected links: 1/(1 + larger degree of the pair)."""
     if not np.array_equal(matrix, matrix.T):
-        raise NotUndirected(
-            "Metropolis weights need undirected links; use push weights on a directed network."
-        )
+        raise NotUndirected("Metropolis weights need undirected links; use push weights on a directed network.")
     apart = matrix & ~np.eye(len(matrix), dtype=np.bool_)
     degree = apart.sum(axis=1)
     weights = np.where(apart, 1.0 / (1.0 + np.maximum.outer(degree, degree)), 0.0)
@@ -147,8 +145,8 @@ def metropolis_weights(matrix: Links) -> Weights:
 def gossip_weights(matrix: Links, weight: float | None = None) -> Weights:
     """Return W with zero row and column sums: w_ij = weight for neighbours, w_ii = −Σ_j w_ij.
 
-    Without `weight`, Metropolis minus identity. Assumption 2.1 of LDP-DSBO wants the eigenvalues of I + W above −1
-    apart from a single 1; a weight that breaks it makes the consensus diverge and is refused.
+    Without `weight`, Metropolis minus identity. Assumption 2.1 of LDP-DSBO wants the eigenvalues of I + W
+    above −1 apart from a single 1; a weight that breaks it makes the consensus diverge and is refused.
     """
     if weight is None:
         return metropolis_weights(matrix) - np.eye(len(matrix))
@@ -160,13 +158,14 @@ def gossip_weights(matrix: Links, weight: float | None = None) -> Weights:
     lowest = float(np.linalg.eigvalsh(np.eye(len(matrix)) + weights)[0])
     if weight <= 0 or lowest <= -1.0:
         raise InvalidNetwork(
-            f"Gossip weight {weight} gives I + W an eigenvalue of {lowest:.3f}: choose a weight in (0, 1/largest degree)."
+            f"Gossip weight {weight} gives I + W an eigenvalue of {lowest:.3f}: choose a weight above 0 and "
+            "below 1/(largest degree)."
         )
     return weights
 
 
 def check_strongly_connected(plan: NetworkPlan, *, window: int, steps: int) -> None:
-    """Refuse a schedule whose union of links over some window of B steps is not strongly connected (Assumption 1)."""
+    """Refuse a schedule whose links over some window of B steps are not strongly connected (Assumption 1)."""
     if window < 1:
         raise InvalidNetwork(f"A connectivity window of {window} steps: at least 1 is needed.")
     last = window if plan.static else max(steps, window)
@@ -178,8 +177,8 @@ def check_strongly_connected(plan: NetworkPlan, *, window: int, steps: int) -> N
         if unreachable is not None:
             sender, receiver = unreachable
             raise NotStronglyConnected(
-                f"Between steps {start} and {start + window - 1} nothing that member {sender} sends can reach member "
-                f"{receiver}. Add edges, raise the link probability, or allow a longer window."
+                f"Between steps {start} and {start + window - 1} nothing that member {sender} sends can reach "
+                f"member {receiver}. Add edges, raise the link probability, or allow a longer window."
             )
 
 
@@ -196,8 +195,9 @@ def _unreachable_pair(union: Links) -> tuple[int, int] | None:
 
 
 def _uniform(plan: NetworkPlan, name: str, step: int, count: int) -> NDArray[np.float64]:
-    # Raw words and a shift, not Generator.random: members with different versions of numpy must agree on every link.
-    words = np.asarray(stream(plan.seed, name, 0, step).bit_generator.random_raw(count), dtype=np.uint64)  # type: ignore[attr-defined]
+    # Raw words and a shift, not Generator.random: members with different versions of numpy must agree.
+    raw = stream(plan.seed, name, 0, step).bit_generator.random_raw(count)
+    words = np.asarray(raw, dtype=np.uint64)
     return (words >> np.uint64(11)).astype(np.float64) * 2.0**-53
 
 
@@ -215,6 +215,7 @@ def _symmetric(matrix: Links) -> Links:
     return upper | upper.T
 
 
+@lru_cache(maxsize=64)
 def _erdos_renyi(plan: NetworkPlan) -> Links:
     """Draw one undirected network for the whole run; drawn again until it is connected."""
     for attempt in range(_ERDOS_RENYI_ATTEMPTS):
@@ -222,8 +223,8 @@ def _erdos_renyi(plan: NetworkPlan) -> Links:
         if _unreachable_pair(matrix) is None:
             return matrix
     raise NotStronglyConnected(
-        f"{_ERDOS_RENYI_ATTEMPTS} Erdős–Rényi networks with probability {plan.probability} and {plan.size} members were "
-        "all disconnected: raise the probability above ln(n)/n."
+        f"{_ERDOS_RENYI_ATTEMPTS} Erdős–Rényi networks with probability {plan.probability} and {plan.size} "
+        "members were all disconnected: raise the probability above ln(n)/n."
     )
 
 
@@ -238,8 +239,9 @@ def _circulant(size: int, degree: int) -> Links:
     return matrix
 
 
+@lru_cache(maxsize=64)
 def _regular(plan: NetworkPlan) -> Links:
-    """Shuffle a circulant r-regular network by edge swaps, which keep every degree and leave it simple and connected."""
+    """Shuffle a circulant r-regular network by edge swaps, which keep it simple, connected and regular."""
     matrix = _circulant(plan.size, plan.degree)
     swaps = _SWAPS_PER_LINK * plan.size * plan.degree
     draws = _uniform(plan, "network.swaps", 0, 2 * swaps).reshape(swaps, 2)

@@ -32,7 +32,8 @@ def test_a_random_directed_network_changes_and_keeps_each_pairs_probability():
     plan = NetworkPlan(NetworkKind.RANDOM_DIRECTED, size=4, seed=1)
     history = np.stack([links(plan, step) for step in range(4000)])
     frequency = history.mean(axis=0)[~np.eye(4, dtype=bool)]
-    # Each ρ lies in [0.4, 0.8]; a frequency over 4000 steps leaves it by 4 standard errors (0.032) once in 1e4 seeds.
+    # Each ρ lies in [0.4, 0.8]; a frequency over 4000 steps leaves it by 4 standard errors (0.032) less than
+    # once in 1e3 seeds.
     assert frequency.min() > 0.4 - 0.032
     assert frequency.max() < 0.8 + 0.032
     assert frequency.max() - frequency.min() > 0.05
@@ -56,9 +57,7 @@ def test_a_regular_network_is_simple_connected_and_gives_every_member_the_same_d
 
 
 def test_a_regular_network_depends_on_its_seed():
-    first, second = (
-        links(NetworkPlan(NetworkKind.REGULAR, size=12, degree=3, seed=seed), 0) for seed in (0, 1)
-    )
+    first, second = (links(NetworkPlan(NetworkKind.REGULAR, size=12, degree=3, seed=seed), 0) for seed in (0, 1))
     assert not np.array_equal(first, second)
 
 
