@@ -1,0 +1,152 @@
+"""The ring Z_2^bits in which secure sums are formed.
+
+A float x becomes rint(x·2^f) in two's complement, so that a sum of encodings is exact modulo 2^bits and a uniform
+mask hides its summand perfectly. The paper (AsySQN, Algorithm 2) adds float "random numbers":
+# differs from the paper: floats neither hide (their exponent shows) nor cancel exactly.
+
+symbol · code
+  f    · fraction_bits   bits after the binary point
+  R    · limit           largest magnitude that a party may contribute
+  l    · parties         how many encodings are summed; l·R·2^f < 2^(bits−1) or the sum could wrap
+"""
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+RingArray = NDArray[np.unsignedinteger[Any]]
+"""Ring elements: little-endian uint64 or uint32."""
+
+_UNSIGNED: dict[int, np.dtype[Any]] = {64: np.dtype("<u8"), 32: np.dtype("<u4")}
+_SIGNED: dict[int, np.dtype[Any]] = {64: np.dtype("<i8"), 32: np.dtype("<i4")}
+_DOUBLE_PRECISION_BITS = 53
+
+
+class RingMisconfigured(ValueError):
+    """The ring's fields do not describe a usable ring."""
+
+
+class RingTooSmall(ValueError):
+    """The sum of so many parties could wrap around."""
+
+
+class ValueOutOfRange(ValueError):
+    """A value is beyond ±limit. Clipping it would change the sum without a word, so it is refused.
+
+    The text holds a private magnitude: it belongs in the party's own log and never in an answer to a peer.
+    """
+
+    def __init__(self, magnitude: float, limit: int) -> None:
+        super().__init__(
+            f"a value of magnitude {magnitude:.6g} exceeds the ring's limit {limit} by {magnitude - limit:.6g} "
+            f"({magnitude / limit:.3g} times): raise `limit` (and lower `fraction_bits` by as many bits, or take "
+            "the 64-bit ring) in the run spec, or scale the values down"
+        )
+        self.magnitude = magnitude
+        self.limit = limit
+
+
+class ValueNotFinite(ValueError):
+    """NaN or infinity has no encoding."""
+
+
+class NotRingElements(TypeError):
+    """An array has another dtype than the ring's elements."""
+
+
+@dataclass(frozen=True)
+class Ring:
+    """Fixed-point numbers in Z_2^bits, two's complement."""
+
+    bits: int
+    """Width of an element: 64 or 32."""
+    fraction_bits: int
+    """f: bits after the binary point; one encoding is off by at most 2^-(f+1)."""
+    limit: int
+    """R: largest magnitude that can be encoded."""
+
+    WIDE: ClassVar["Ring"]
+    """64 bits, f=40, R=2^16: up to 127 parties, sums good to parties·2^-41."""
+    NARROW: ClassVar["Ring"]
+    """32 bits, f=16, R=2^10: up to 31 parties, half the bytes."""
+
+    def __post_init__(self) -> None:
+        if self.bits not in _UNSIGNED:
+            raise RingMisconfigured(f"a ring has 64 or 32 bits, not {self.bits}")
+        if self.fraction_bits < 0 or self.limit < 1:
+            raise RingMisconfigured(
+                f"fraction_bits must be at least 0 and limit at least 1, got {self.fraction_bits} and {self.limit}"
+            )
+        self.check(1)
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """Unsigned, little-endian dtype of the elements."""
+        return _UNSIGNED[self.bits]
+
+    @property
+    def most_parties(self) -> int:
+        """The largest number of parties whose sum cannot wrap."""
+        return ((1 << (self.bits - 1)) - 1) // (self.limit << self.fraction_bits)
+
+    def check(self, parties: int) -> None:
+        """Refuse a sum over `parties` that could wrap: l·R·2^f must stay below 2^(bits−1)."""
+        if parties * self.limit << self.fraction_bits >= 1 << (self.bits - 1):
+            raise RingTooSmall(
+                f"{parties} parties x limit {self.limit} x 2^{self.fraction_bits} reaches 2^{self.bits - 1}: "
+                f"this ring sums at most {self.most_parties} parties; lower `limit` or `fraction_bits`"
+                + (", or take the 64-bit ring" if self.bits == 32 else "")
+            )
+
+    def encode(self, values: NDArray[np.floating[Any]]) -> RingArray:
+        """rint(x·2^f) as ring elements, same shape."""
+        if values.size == 0:
+            return np.empty(values.shape, self.dtype)
+        # min and max carry NaN through, so two reductions settle range and finiteness at once
+        low, high = float(values.min()), float(values.max())
+        if not (-self.limit <= low and high <= self.limit):
+            if not (np.isfinite(low) and np.isfinite(high)):
+                raise ValueNotFinite("a value is NaN or infinite: look for a diverging step before this sum")
+            raise ValueOutOfRange(max(-low, high), self.limit)
+        scaled = np.array(values, dtype=np.float64)
+        scaled *= 2.0**self.fraction_bits
+        np.rint(scaled, out=scaled)
+        if self.bits == 32:
+            return scaled.astype(_SIGNED[32]).view(self.dtype)
+        # the same eight bytes serve as float and then as integer: no second array has to be paged in
+        elements = scaled.view(_SIGNED[64])
+        np.copyto(elements, scaled, casting="unsafe")
+        return elements.view(self.dtype)
+
+    def decode(self, elements: RingArray) -> NDArray[np.float64]:
+        """The float64 nearest to each element (exact while |sum| < 2^(53−f))."""
+        values = self.checked(elements).view(_SIGNED[self.bits]).astype(np.float64)
+        values *= 2.0**-self.fraction_bits
+        return values
+
+    def add(self, left: RingArray, right: RingArray) -> RingArray:
+        """Sum modulo 2^bits."""
+        return np.asarray(self.checked(left) + self.checked(right))
+
+    def error_bound(self, parties: int) -> float:
+        """How far a decoded sum can lie from the sum of the floats: l·2^-(f+1), plus half a float64 step of decode.
+
+        The second term is 0 while the largest sum, l·R·2^f, fits in 53 bits.
+        """
+        largest = parties * self.limit << self.fraction_bits
+        rounding = 2.0 ** (largest.bit_length() - _DOUBLE_PRECISION_BITS - 1 - self.fraction_bits)
+        return parties * 2.0 ** -(self.fraction_bits + 1) + (
+            rounding if largest.bit_length() > _DOUBLE_PRECISION_BITS else 0.0
+        )
+
+    def checked(self, elements: RingArray) -> RingArray:
+        """`elements`, or a refusal if they are not of this ring."""
+        if elements.dtype != self.dtype:
+            raise NotRingElements(f"expected {self.dtype} ring elements, got {elements.dtype}")
+        return elements
+
+
+Ring.WIDE = Ring(bits=64, fraction_bits=40, limit=1 << 16)
+Ring.NARROW = Ring(bits=32, fraction_bits=16, limit=1 << 10)

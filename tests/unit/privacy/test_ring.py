@@ -1,0 +1,100 @@
+"""The fixed-point ring: exact sums, loud refusals."""
+
+import numpy as np
+import pytest
+
+from privacy.ring import NotRingElements, Ring, RingMisconfigured, RingTooSmall, ValueNotFinite, ValueOutOfRange
+
+RINGS = [Ring.WIDE, Ring.NARROW]
+
+
+@pytest.mark.parametrize("ring", RINGS, ids=["64", "32"])
+def test_a_value_comes_back_within_half_a_step(ring):
+    values = np.random.default_rng(1).uniform(-1000, 1000, 5000)
+    back = ring.decode(ring.encode(values))
+    assert np.max(np.abs(back - values)) <= 2.0 ** -(ring.fraction_bits + 1)
+
+
+@pytest.mark.parametrize("ring", RINGS, ids=["64", "32"])
+def test_the_limit_itself_is_accepted_with_both_signs_and_nothing_beyond_it(ring):
+    edge = np.array([ring.limit, -ring.limit], dtype=np.float64)
+    assert np.array_equal(ring.decode(ring.encode(edge)), edge)
+    with pytest.raises(ValueOutOfRange):
+        ring.encode(np.nextafter(edge, 2 * edge))
+
+
+def test_an_encoding_is_twos_complement():
+    ring = Ring(bits=32, fraction_bits=4, limit=100)
+    assert ring.encode(np.array([1.0, -1.0, 0.5, -0.03125])).tolist() == [16, 2**32 - 16, 8, 0]
+
+
+def test_halves_round_to_even_so_that_rounding_has_no_drift():
+    ring = Ring(bits=64, fraction_bits=0, limit=10)
+    assert ring.decode(ring.encode(np.array([0.5, 1.5, 2.5, -0.5, -1.5]))).tolist() == [0, 2, 2, 0, -2]
+
+
+def test_float32_values_are_scaled_in_double_precision():
+    values = np.array([1 / 3, -1e-7], dtype=np.float32)
+    assert np.array_equal(Ring.WIDE.encode(values), Ring.WIDE.encode(values.astype(np.float64)))
+
+
+@pytest.mark.parametrize("shape", [(), (0,), (3, 0), (2, 3, 4)])
+def test_shape_is_kept(shape):
+    encoded = Ring.WIDE.encode(np.ones(shape))
+    assert encoded.shape == shape
+    assert Ring.WIDE.decode(encoded).shape == shape
+
+
+def test_encoding_leaves_its_input_alone_and_takes_strided_views():
+    values = np.arange(12.0).reshape(3, 4)
+    encoded = Ring.WIDE.encode(values[:, ::2])
+    assert np.array_equal(values, np.arange(12.0).reshape(3, 4))
+    assert np.array_equal(Ring.WIDE.decode(encoded), values[:, ::2])
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("position", [0, 500, 999])
+def test_nan_and_infinity_are_refused_wherever_they_stand(bad, position):
+    values = np.zeros(1000)
+    values[position] = bad
+    with pytest.raises(ValueNotFinite):
+        Ring.WIDE.encode(values)
+
+
+def test_a_value_out_of_range_says_by_how_much_and_which_fields_to_change():
+    with pytest.raises(ValueOutOfRange, match=r"limit 1024 by 476 .*raise `limit`.*`fraction_bits`") as refusal:
+        Ring.NARROW.encode(np.array([3.0, -1500.0]))
+    assert refusal.value.magnitude == 1500.0
+
+
+@pytest.mark.parametrize(("ring", "most"), [(Ring.WIDE, 127), (Ring.NARROW, 31)], ids=["64", "32"])
+def test_the_number_of_parties_is_bounded_by_what_cannot_wrap(ring, most):
+    ring.check(most)
+    assert ring.most_parties == most
+    with pytest.raises(RingTooSmall, match=f"at most {most} parties"):
+        ring.check(most + 1)
+
+
+@pytest.mark.parametrize("ring", RINGS, ids=["64", "32"])
+@pytest.mark.parametrize("sign", [1, -1])
+def test_the_largest_allowed_sum_does_not_wrap(ring, sign):
+    encoded = ring.encode(np.array([sign * float(ring.limit)]))
+    total = encoded
+    for _ in range(ring.most_parties - 1):
+        total = ring.add(total, encoded)
+    assert ring.decode(total)[0] == sign * ring.limit * ring.most_parties
+
+
+@pytest.mark.parametrize(
+    ("bits", "fraction_bits", "limit"), [(16, 4, 10), (64, -1, 10), (64, 40, 0), (64, 63, 1), (32, 30, 2)]
+)
+def test_a_ring_that_cannot_hold_one_value_is_refused(bits, fraction_bits, limit):
+    with pytest.raises((RingMisconfigured, RingTooSmall)):
+        Ring(bits, fraction_bits, limit)
+
+
+def test_elements_of_another_ring_are_refused():
+    with pytest.raises(NotRingElements):
+        Ring.WIDE.decode(Ring.NARROW.encode(np.ones(2)))
+    with pytest.raises(NotRingElements):
+        Ring.WIDE.add(Ring.WIDE.encode(np.ones(2)), np.ones(2, dtype=np.int64))
