@@ -1,0 +1,56 @@
+"""What can be wrong with a table file; each text says where, what, and what to do."""
+
+from pathlib import Path
+
+
+class TableError(ValueError):
+    """A table cannot be used. The text says which file, column and line, what is wrong and what to do."""
+
+    def __init__(self, path: Path, problem: str, remedy: str, *, column: str | None = None, place: str | None = None):
+        self.path, self.column, self.place = path, column, place
+        where = [str(path), f"column {column!r}" if column is not None else "", place or ""]
+        super().__init__(f"{', '.join(filter(None, where))}: {problem}. {remedy}.")
+
+
+class TableNotFound(TableError):
+    """There is no such file."""
+
+
+class UnknownTableFormat(TableError):
+    """The file's name does not say what it holds, or the format is not one that we read."""
+
+
+class TableFormatMismatch(TableError):
+    """The file holds another format than its name or the caller says."""
+
+
+class TableUnreadable(TableError):
+    """The file is truncated, damaged, in another encoding, or may not be read."""
+
+
+class TableEmpty(TableError):
+    """The file has no rows, or no feature columns."""
+
+
+class ColumnMissing(TableError):
+    """A column that was asked for is not in the file."""
+
+
+class ColumnDuplicated(TableError):
+    """Two columns have the same name."""
+
+
+class ColumnNotNumeric(TableError):
+    """A feature is not a number."""
+
+
+class FeatureMissing(TableError):
+    """A feature has no value, or is NaN."""
+
+
+class FeatureNotFinite(TableError):
+    """A feature is infinite, or too large for the type that was asked for."""
+
+
+class RowRagged(TableError):
+    """A line has more or fewer fields than the header."""

@@ -1,0 +1,317 @@
+"""A party's table: features under stable row identities, in an order that every organisation derives alike.
+
+Rows are sorted by identity after loading, so two organisations with the same identities have the same row i without
+telling each other anything but a digest. Features become C-contiguous float32 or float64 (or CSR for svmlight);
+anything that would train silently wrong (missing or duplicate identities, NaN, text, ragged lines) is refused by name.
+"""
+
+import hashlib
+import re
+import unicodedata
+import warnings
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.sparse import issparse
+
+from party.table_errors import ColumnMissing, TableEmpty, TableError
+from party.table_files import (
+    TableFile,
+    Texts,
+    open_csv,
+    open_npz,
+    open_parquet,
+    open_svmlight,
+    table_format,
+)
+
+ROW_NUMBER = "#row"
+"""As `id_column`: identify rows by their position in the file, from 0."""
+
+_INTEGER = re.compile(r"0|-?[1-9][0-9]*")
+
+
+class IdMissing(TableError):
+    """A row has no identity."""
+
+
+class IdDuplicated(TableError):
+    """Two rows have the same identity."""
+
+
+class LabelInvalid(TableError):
+    """A label is missing, not a known class, or not a number."""
+
+
+class CannotStandardise(TableError):
+    """A sparse table cannot be standardised, or the saved figures belong to other columns."""
+
+
+class ConstantColumn(UserWarning):
+    """A column has one value only: it carries nothing and becomes 0 when standardised."""
+
+
+@dataclass(frozen=True, eq=False)
+class Scaling:
+    """What standardising subtracted and divided by."""
+
+    mean: NDArray[np.float64]
+    std: NDArray[np.float64]
+    """Population standard deviation; 1 for a constant column."""
+
+
+@dataclass(frozen=True, eq=False)
+class Table:
+    """Features of one organisation, sorted by identity."""
+
+    ids: NDArray[np.str_]
+    """Identity of each row."""
+    features: Any
+    """rows × columns: a C-contiguous array, or a CSR matrix."""
+    columns: list[str]
+    """Name of each feature."""
+    name: str
+    """What messages call this table."""
+    scaling: Scaling | None = None
+    """Set once the features are standardised."""
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+
+@dataclass(frozen=True, eq=False)
+class Labels:
+    """Labels of one organisation, sorted by identity."""
+
+    ids: NDArray[np.str_]
+    """Identity of each row."""
+    values: NDArray[np.int64] | NDArray[np.float64]
+    """Class indices, or real targets."""
+    classes: tuple[str, ...]
+    """What each class index was called in the file; empty for real targets."""
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+
+def load_table(
+    path: Path | str,
+    format: str | None = None,  # noqa: A002  (the word that configuration files use)
+    id_column: str | None = None,
+    columns: Sequence[str] | None = None,
+    label_column: str | None = None,
+    *,
+    dtype: type[np.floating[Any]] = np.float32,
+    standardise: bool = False,
+    scaling: Scaling | None = None,
+    n_features: int | None = None,
+    zero_based: bool = False,
+    dense: bool = False,
+    delimiter: str = ",",
+    name: str | None = None,
+) -> Table:
+    """Load features from CSV, Parquet, NPZ or svmlight (CSV and svmlight also as .gz, .bz2 or .xz).
+
+    Identities come from `id_column`: by default `id` (NPZ: `ids`; svmlight: the remark behind #), and where NPZ or
+    svmlight has none, the row number. `columns` chooses features and their order, by default all but the identity and
+    `label_column`. `standardise` z-scores them, with `scaling` from another table or with their own figures.
+    """
+    path = Path(path)
+    file, id_column = _open(path, format, id_column, label_column, columns, n_features, zero_based, delimiter)
+    not_features = {id_column, label_column, *(getattr(file, "vectors", ()))}
+    chosen = list(columns) if columns is not None else [n for n in file.names if n not in not_features]
+    _refuse_absent(file, chosen)
+    if not file.rows or not chosen:
+        raise TableEmpty(path, f"{file.rows} rows and {len(chosen)} feature columns", "A table needs one of each")
+    ids, order = _sorted_ids(file, id_column)
+    features = file.numbers(chosen, dtype)[order]
+    if issparse(features) and dense:
+        features = features.toarray()
+    features = features if issparse(features) else np.ascontiguousarray(features, dtype=dtype)
+    table = Table(ids, features, chosen, name or path.name)
+    return standardised(table, scaling) if standardise else table
+
+
+def load_labels(
+    path: Path | str,
+    column: str = "label",
+    format: str | None = None,  # noqa: A002
+    id_column: str | None = None,
+    *,
+    kind: Literal["classes", "real"] = "classes",
+    classes: Sequence[str] | None = None,
+    delimiter: str = ",",
+) -> Labels:
+    """Load labels and their identities from the same formats as features.
+
+    `classes`: indices 0 … C − 1. Names and integers are numbered in sorted order (so 0 … C − 1 stay as they are and
+    ±1 become 1 and 0), unless `classes` fixes the list, as it must where a file may lack a class. `real`: floats.
+    """
+    path = Path(path)
+    file, id_column = _open(path, format, id_column, column, (), None, True, delimiter)
+    _refuse_absent(file, () if hasattr(file, "labels") else [column])
+    if not file.rows:
+        raise TableEmpty(path, "there are no labels", "Write at least one row")
+    texts = [text.strip() if text is not None else "" for text in file.texts(column)]
+    ids, order = _sorted_ids(file, id_column)
+    if kind == "real":
+        return Labels(ids, _real(file, column, texts)[order], ())
+    known, values = _classes(file, column, texts, classes)
+    return Labels(ids, values[order], known)
+
+
+def id_digest(ids: Iterable[str]) -> str:
+    """Return the SHA-256 of a set of identities: equal digests mean aligned rows.
+
+    Identities are sorted first, and each carries its length, so no two sets are written alike.
+    """
+    encoded = [identity.encode() for identity in sorted(map(str, ids))]
+    digest = hashlib.sha256(b"parley.ids.v1" + len(encoded).to_bytes(8, "big"))
+    digest.update(b"".join(len(identity).to_bytes(4, "big") + identity for identity in encoded))
+    return digest.hexdigest()
+
+
+def standardised(table: Table, scaling: Scaling | None = None) -> Table:
+    """Return the table with each column at mean 0 and population standard deviation 1 (or under `scaling`)."""
+    if issparse(table.features):
+        raise CannotStandardise(
+            Path(table.name),
+            "subtracting a mean would fill a sparse table",
+            "Load it with dense, or do not standardise",
+        )
+    features = table.features
+    if scaling is None:
+        mean, std = features.mean(axis=0, dtype=np.float64), features.std(axis=0, dtype=np.float64)
+        constant = np.ptp(features, axis=0) == 0  # exact, where a rounded deviation may not be 0
+        if constant.any():
+            named = [name for name, flat in zip(table.columns, constant, strict=True) if flat]
+            warnings.warn(f"{table.name}: constant columns become 0: {named[:10]}", ConstantColumn, stacklevel=2)
+        # A constant column's own value, not its rounded mean, so that it becomes exactly 0.
+        scaling = Scaling(np.where(constant, features[0], mean), np.where(constant, 1.0, std))
+    elif scaling.mean.shape != (features.shape[1],):
+        raise CannotStandardise(
+            Path(table.name),
+            f"figures for {len(scaling.mean)} columns, but there are {features.shape[1]}",
+            "Use the scaling of the same columns",
+        )
+    scaled = ((features - scaling.mean) / scaling.std).astype(features.dtype)
+    return replace(table, features=np.ascontiguousarray(scaled), scaling=scaling)
+
+
+def _open(
+    path: Path,
+    given: str | None,
+    id_column: str | None,
+    label_column: str | None,
+    columns: Sequence[str] | None,
+    n_features: int | None,
+    zero_based: bool,
+    delimiter: str,
+) -> tuple[TableFile, str]:
+    """Open the file and settle which column identifies its rows."""
+    kind = table_format(path, given)
+    if kind == "npz":
+        npz = open_npz(path)
+        return npz, id_column or ("ids" if "ids" in npz.vectors else ROW_NUMBER)
+    if kind == "svmlight":
+        svm = open_svmlight(path, n_features, zero_based)
+        return svm, id_column or ("id" if any(svm.identities) else ROW_NUMBER)
+    identity = id_column or "id"
+    texts = {name for name in (identity, label_column) if name is not None} - set(columns or ())
+    file: TableFile = open_csv(path, texts, columns, delimiter) if kind == "csv" else open_parquet(path, texts, columns)
+    if identity != ROW_NUMBER and identity not in file.names:
+        raise ColumnMissing(
+            path,
+            f"there is no such column to identify rows by, among {file.names[:10]}",
+            f"Name it with `id_column`, or set that to {ROW_NUMBER!r} if every organisation has the same row order",
+            column=identity,
+        )
+    return file, identity
+
+
+def _refuse_absent(file: TableFile, names: Iterable[str]) -> None:
+    present = set(file.names)
+    for name in names:
+        if name not in present:
+            raise ColumnMissing(
+                file.path, f"there is no such column, among {file.names[:10]}", "Correct the name", column=name
+            )
+
+
+def _sorted_ids(file: TableFile, id_column: str) -> tuple[NDArray[np.str_], NDArray[np.intp]]:
+    """Return the sorted identities and the order that sorts the rows: by number if all are integers, else by text."""
+    texts: Texts = [str(row) for row in range(file.rows)] if id_column == ROW_NUMBER else file.texts(id_column)
+    ids = [_normal(text) for text in texts]
+    if "" in ids:
+        raise IdMissing(
+            file.path, "a row has no identity", "Give every row one", column=id_column, place=file.place(ids.index(""))
+        )
+    repeated = next((identity for identity, times in Counter(ids).items() if times > 1), None)
+    if repeated is not None:
+        second = ids.index(repeated, ids.index(repeated) + 1)
+        raise IdDuplicated(
+            file.path,
+            f"identity {repeated!r} appears twice",
+            "Keep one row per identity",
+            column=id_column,
+            place=file.place(second),
+        )
+    numeric = all(_INTEGER.fullmatch(identity) for identity in ids)
+    keys: list[Any] = [int(identity) for identity in ids] if numeric else ids
+    order = np.array(sorted(range(len(ids)), key=keys.__getitem__), dtype=np.intp)
+    return np.array(ids)[order], order
+
+
+def _normal(text: str | None) -> str:
+    """One spelling per identity: no surrounding blanks, composed accents."""
+    stripped = (text or "").strip()
+    return stripped if stripped.isascii() else unicodedata.normalize("NFC", stripped)
+
+
+def _real(file: TableFile, column: str, texts: Sequence[str]) -> NDArray[np.float64]:
+    values = np.array([_number(text) for text in texts], dtype=np.float64)
+    if not np.isfinite(values).all():
+        row = int(np.flatnonzero(~np.isfinite(values))[0])
+        raise LabelInvalid(
+            file.path,
+            f"{texts[row][:40]!r} is not a finite number",
+            "Fill or drop the row, or load the labels as classes",
+            column=column,
+            place=file.place(row),
+        )
+    return values
+
+
+def _classes(
+    file: TableFile, column: str, texts: Sequence[str], given: Sequence[str] | None
+) -> tuple[tuple[str, ...], NDArray[np.int64]]:
+    spelled = [str(int(n)) if (n := _number(text)).is_integer() else text for text in texts]
+    if given is not None:
+        known = tuple(given)
+    else:
+        found = set(spelled) - {""}
+        integers = all(_INTEGER.fullmatch(text) for text in found)
+        known = tuple(sorted(found, key=int) if integers else sorted(found))
+    index = {name: position for position, name in enumerate(known)}
+    bad = next((row for row, text in enumerate(spelled) if text not in index or text in ("", "nan")), None)
+    if bad is not None:
+        raise LabelInvalid(
+            file.path,
+            f"{spelled[bad][:40]!r} is not one of the classes {list(known[:10])}" if spelled[bad] else "no label",
+            "Correct the label, or the list of classes",
+            column=column,
+            place=file.place(bad),
+        )
+    return known, np.array([index[text] for text in spelled], dtype=np.int64)
+
+
+def _number(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        return float("nan")
