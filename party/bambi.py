@@ -1,0 +1,410 @@
+"""BAMBI at a party (the paper's Algorithm 1, corrected).
+
+Symbol map:
+
+    paper           code                shape                   held by   leaves?
+    a_m             features            (rows, columns)         party     never
+    x_m             state.x             (p_m,)                  party     never
+    y_m             state.y             (embedding, classes)    party     never
+    ŷ_m^j           state.trajectories  (1+Q, embedding, C)     party     never
+    u_{k,j}         state.directions    (Q, p_m)                party     drawn from the public seed
+    s_m = T(x, a)   embedding           (…, batch, embedding)   party     never
+    h_m = s_m y_m   contribution        (1+Q, batch, C)         party     as an addend of a secure sum
+    θ, ϑ            Gradient            (…, batch, C)           all       released by the coordinator
+    v               solve.solution      (embedding, C)          party     never
+
+`apply` takes the outcome of the round before, `contribute` makes the addend of the next one; both are pure.
+"""
+
+from dataclasses import dataclass, replace
+from typing import TypeVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from numerics.optimisers import Moments, descend, schedule
+from numerics.streams import batch, directions, stream
+from party.models import EmbeddingModel
+from privacy.rounds import (
+    Ask,
+    Coefficients,
+    CurvatureForward,
+    CurvatureStep,
+    DirectionalForward,
+    Gradient,
+    LowerForward,
+    Outcome,
+    RowsForward,
+    UpperForward,
+    Vector,
+)
+from spec.bambi import BambiSpec
+from spec.rows import RowSets
+
+Held = TypeVar("Held")
+
+
+class OutcomeUnexpected(ValueError):
+    """The coordinator sent an outcome that no contribution of this party waits for."""
+
+
+@dataclass(frozen=True)
+class Block:
+    """What stays fixed for a session: this party's data, its model and the run's settings."""
+
+    settings: BambiSpec
+    model: EmbeddingModel
+    features: Tensor
+    rows: RowSets
+    seed: int
+    index: int
+    """This party's place among the blocks."""
+    upper_sizes: tuple[int, ...]
+    """p_m of every party; public, so that joint directions can be drawn by each."""
+    outputs: int
+    """Columns of h: classes, or 1."""
+
+    @property
+    def has_direct_term(self) -> bool:
+        """Whether f depends on x_m directly (an embedding) and not only through y*."""
+        return self.settings.problem == "hyper_representation"
+
+    def linearises(self, k: int, t: int) -> bool:
+        """Whether lower round (k, t) comes after the lower solve, only to fix θ for the implicit hyper-gradient."""
+        settings = self.settings
+        return settings.hypergradient == "implicit" and 1 <= k <= settings.upper.steps and t == settings.lower.steps
+
+    @property
+    def span(self) -> slice:
+        """This party's part of the joint upper vector."""
+        start = sum(self.upper_sizes[: self.index])
+        return slice(start, start + self.upper_sizes[self.index])
+
+
+@dataclass(frozen=True)
+class Solve:
+    """A linear system H d = r under conjugate gradients (one reduction per iteration)."""
+
+    solution: Tensor
+    residual: Tensor
+    direction: Tensor
+    image: Tensor
+    """H times the direction."""
+    preconditioned: Tensor
+    """M⁻¹ residual, z."""
+
+
+@dataclass(frozen=True)
+class State:
+    """What a party learns. Only `x`, `y`, `moments` and `k` outlive an upper iteration."""
+
+    x: Tensor
+    y: Tensor
+    moments: Moments
+    k: int = 0
+    """Upper iterations done."""
+    trajectories: Tensor | None = None
+    directions: Tensor | None = None
+    embedding: Tensor | None = None
+    """s_m of the lower batch, along every trajectory."""
+    theta: Tensor | None = None
+    upper_embedding: Tensor | None = None
+    """s_m of the upper batch, with its graph to x."""
+    vartheta: Tensor | None = None
+    upper_weights: Tensor | None = None
+    """x as the graph's leaf."""
+    direct: Tensor | None = None
+    upper_gradient: Tensor | None = None
+    """∇_{y_m} f."""
+    step: Tensor | None = None
+    """Newton step d that the next gradient confirms or shortens."""
+    solve: Solve | None = None
+    factor: Tensor | None = None
+    """Cholesky factor of the preconditioner."""
+    awaiting: Ask | None = None
+    """The ask that the next outcome answers."""
+
+
+def upper_size(settings: BambiSpec, model: EmbeddingModel) -> int:
+    """p_m: weights of the embedding, or regularisation coefficients."""
+    if settings.problem == "hyper_representation":
+        return model.size
+    return 1 if settings.coefficients == "party" else model.out
+
+
+def start(block: Block) -> State:
+    """x and y before the first round, from named streams."""
+    settings, dtype = block.settings, block.model.dtype
+    if block.has_direct_term:
+        x = block.model.initial(stream(block.seed, f"x/{block.index}"))
+    else:
+        coefficients = upper_size(settings, block.model)
+        x = torch.full((coefficients,), float(np.log(settings.regularisation)), dtype=dtype)
+    y = torch.zeros((block.model.out, block.outputs), dtype=dtype)
+    return State(x=x, y=y, moments=Moments.zeros(x))
+
+
+def apply(block: Block, state: State, outcome: Outcome) -> State:
+    """Take the outcome of the round before."""
+    match outcome, state.awaiting:
+        case Gradient(theta=theta, step_length=length), LowerForward(k=k, t=t) if theta is not None:
+            if block.settings.lower.solver == "newton":
+                return _begin_newton(block, state, _tensor(theta[0], block), length)
+            if block.linearises(k, t):
+                return replace(state, theta=_tensor(theta[0], block), awaiting=None)
+            return _lower_step(block, state, _tensor(theta, block), k)
+        case Gradient(vartheta=vartheta), UpperForward(k=k) if vartheta is not None:
+            return _upper_gradient(block, state, _tensor(vartheta, block), k)
+        case Coefficients(values=values), DirectionalForward(k=k):
+            return _zeroth_order_step(block, state, np.asarray(values), k)
+        case CurvatureStep() as step, CurvatureForward(k=k, system=system):
+            state = _conjugate_step(block, state, step)
+            if step.solution_product is not None:
+                return _implicit_step(block, state, _tensor(step.solution_product, block), k)
+            return replace(state, step=_held(state.solve).solution if system == "newton" else None)
+    raise OutcomeUnexpected(
+        f"{type(outcome).__name__} does not answer {type(state.awaiting).__name__}: "
+        "coordinator and party are out of step"
+    )
+
+
+def contribute(block: Block, state: State, ask: Ask) -> tuple[State, Vector]:
+    """Make this party's addend of the round's sum."""
+    state = replace(state, awaiting=ask)
+    match ask:
+        case LowerForward(k=k, t=t):
+            return _lower_forward(block, state, k, t)
+        case UpperForward(k=k):
+            return _upper_forward(block, state, k)
+        case DirectionalForward():
+            return state, _directional_shares(block, state)
+        case CurvatureForward(system=system, iteration=iteration):
+            return _curvature_forward(block, state, system, iteration)
+        case RowsForward(rows=name, first=first, count=count):
+            rows = getattr(block.rows, name)[first : first + count]
+            return state, predict(block.model, state.x, state.y, block.features[rows], block.has_direct_term)
+    return state, np.empty(0)
+
+
+def predict(model: EmbeddingModel, x: Tensor, y: Tensor, features: Tensor, embeds: bool) -> Vector:
+    """h_m of some rows, flattened; `embeds` says whether x are the model's weights."""
+    with torch.no_grad():
+        s = model.apply(x, features) if embeds else features
+        return _flat(s @ y)
+
+
+def _lower_forward(block: Block, state: State, k: int, t: int) -> tuple[State, Vector]:
+    settings = block.settings
+    newton = settings.lower.solver == "newton"
+    if t == 0:
+        state = _begin_iteration(block, state, k)
+    if newton and t > 0:
+        s = _held(state.embedding)  # every Newton step of an upper iteration sees the same batch
+    else:
+        rows = lower_batch(block, k, t)
+        s = _embed_stack(block, state, block.features[rows])
+        state = replace(state, embedding=s, factor=None)
+    if not newton:
+        return state, _flat(torch.matmul(s, _held(state.trajectories)))
+    candidate = state.y if state.step is None else state.y + state.step
+    penalty = regulariser(block, state.x)
+    step = torch.zeros_like(candidate) if state.step is None else state.step
+    scalars = [(penalty * candidate.square()).sum(), (penalty * step.square()).sum()]
+    return state, np.concatenate([_flat(s[0] @ candidate), [float(value) for value in scalars]])
+
+
+def _begin_iteration(block: Block, state: State, k: int) -> State:
+    """Line 3 of Algorithm 1: every trajectory starts at y^{k−1,N}, along directions of its own."""
+    zeroth = block.settings.zeroth_order
+    copies = block.settings.trajectories if 1 <= k <= block.settings.upper.steps else 1
+    joint = None
+    if copies > 1:
+        drawn = directions(block.seed, k, zeroth.directions, sum(block.upper_sizes), zeroth.kind)
+        joint = torch.from_numpy(np.ascontiguousarray(drawn[:, block.span])).to(state.x.dtype)
+    return replace(state, trajectories=state.y.expand(copies, *state.y.shape).clone(), directions=joint, step=None)
+
+
+def lower_batch(block: Block, k: int, t: int) -> np.ndarray:
+    """Rows of lower batch (k, t)."""
+    size = block.settings.lower.batch or len(block.rows.lower)
+    t = 0 if block.settings.lower.solver == "newton" else t
+    return batch(block.seed, "lower", k, t, block.rows.lower, size)
+
+
+def _embed_stack(block: Block, state: State, a: Tensor) -> Tensor:
+    with torch.no_grad():
+        if not block.has_direct_term:
+            return a.expand(_held(state.trajectories).shape[0], *a.shape)
+        if state.directions is None:
+            return block.model.apply(state.x, a).unsqueeze(0)
+        return block.model.apply_stack(_perturbed(block, state), a)
+
+
+def _perturbed(block: Block, state: State) -> Tensor:
+    """x, x + μu_1, …, x + μu_Q."""
+    mu = block.settings.zeroth_order.smoothing
+    return torch.cat([state.x.unsqueeze(0), state.x + mu * _held(state.directions)])
+
+
+def regulariser(block: Block, x: Tensor) -> Tensor:
+    """Coefficient of ‖y‖²: γ, or exp(x) for each party or feature; broadcasts against y (and stacks of it)."""
+    if block.has_direct_term:
+        return torch.tensor(block.settings.regularisation, dtype=x.dtype)
+    return torch.exp(x).unsqueeze(-1)
+
+
+def _lower_step(block: Block, state: State, theta: Tensor, k: int) -> State:
+    """Line 14: one gradient step on every trajectory, closed loop.
+
+    Differs from the paper: ŷ^j is updated at ŷ^j (the printed line steps from y, which loses all but one step).
+    """
+    s, y = _held(state.embedding), _held(state.trajectories)
+    x = state.x.unsqueeze(0) if state.directions is None else _perturbed(block, state)
+    penalty = regulariser(block, x) if block.has_direct_term else regulariser(block, x).expand(y.shape[0], -1, 1)
+    gradient = torch.matmul(s.transpose(1, 2), theta) + 2 * penalty * y
+    optimiser = block.settings.lower.optimiser
+    if optimiser.clip is not None:
+        norm = gradient.flatten(1).norm(dim=1)[:, None, None]
+        gradient = gradient * torch.clamp(optimiser.clip / norm.clamp_min(1e-30), max=1.0)
+    beta = schedule(optimiser.step, optimiser.decay_from, k, block.settings.upper.steps)
+    y = y - beta * gradient
+    return replace(state, trajectories=y, y=y[0], awaiting=None)
+
+
+def _upper_forward(block: Block, state: State, k: int) -> tuple[State, Vector]:
+    size = block.settings.upper.batch or len(block.rows.upper)
+    a = block.features[batch(block.seed, "upper", k, 0, block.rows.upper, size)]
+    weights = state.x.detach().clone().requires_grad_(block.has_direct_term)
+    s = block.model.apply(weights, a) if block.has_direct_term else a
+    state = replace(state, upper_embedding=s, upper_weights=weights)
+    return state, _flat((s @ state.y).detach())
+
+
+def _upper_gradient(block: Block, state: State, vartheta: Tensor, k: int) -> State:
+    """∇_x f directly and ∇_{y_m} f, from ϑ (lines 21–23)."""
+    s, weights = _held(state.upper_embedding), _held(state.upper_weights)
+    upper_gradient = s.detach().T @ vartheta
+    direct = torch.zeros_like(state.x)
+    if block.has_direct_term:
+        (direct,) = torch.autograd.grad(s, weights, vartheta @ state.y.T)
+    state = replace(
+        state, direct=direct, upper_gradient=upper_gradient, upper_embedding=None, upper_weights=None, awaiting=None
+    )
+    if block.settings.hypergradient == "zeroth_order_local":
+        return _zeroth_order_step(block, state, _directional_shares(block, state), k)
+    return state
+
+
+def _directional_shares(block: Block, state: State) -> Vector:
+    """⟨ŷ_m^j − y_m, ∇_{y_m} f⟩/μ for each j."""
+    y, gradient = _held(state.trajectories), _held(state.upper_gradient)
+    shares = ((y[1:] - y[0]) * gradient).sum(dim=(1, 2)) / block.settings.zeroth_order.smoothing
+    return _flat(shares)
+
+
+def _zeroth_order_step(block: Block, state: State, coefficients: Vector, k: int) -> State:
+    """Eq. 5 with s_j summed over all parties.
+
+    Differs from the paper: Eq. 5 uses the party's own ⟨ŷ_m^j − y_m, ∇_{y_m} f⟩ alone (`zeroth_order_local`), which
+    drops ∂y_{m'}/∂x_m and is biased.
+    """
+    direct, u = _held(state.direct), _held(state.directions)
+    weights = torch.from_numpy(coefficients / len(coefficients)).to(u.dtype)
+    jacobian_term = weights @ u
+    clip = block.settings.zeroth_order.jacobian_clip
+    if clip is not None and block.has_direct_term:
+        # Where Q ≪ p the noise of this term is √(p/Q) times its size: unbounded, it diverges.
+        longest = clip * direct.norm()
+        jacobian_term = jacobian_term * torch.clamp(longest / jacobian_term.norm().clamp_min(1e-30), max=1.0)
+    return _upper_step(block, state, direct + jacobian_term, k)
+
+
+def _upper_step(block: Block, state: State, hypergradient: Tensor, k: int) -> State:
+    x, moments = descend(
+        state.x, hypergradient, state.moments, block.settings.upper.optimiser, k, block.settings.upper.steps
+    )
+    return State(x=x, y=state.y, moments=moments, k=k)
+
+
+def _begin_newton(block: Block, state: State, theta: Tensor, length: float) -> State:
+    """Take the confirmed part of the last Newton step; the new residual is −∇_y g."""
+    s = _held(state.embedding)
+    y = state.y if state.step is None else state.y + length * state.step
+    residual = -(s[0].T @ theta + 2 * regulariser(block, state.x) * y)
+    return replace(state, y=y, theta=theta, step=None, solve=_begin_solve(residual), awaiting=None)
+
+
+def _begin_solve(residual: Tensor) -> Solve:
+    zero = torch.zeros_like(residual)
+    return Solve(solution=zero, residual=residual, direction=zero, image=zero, preconditioned=zero)
+
+
+def _curvature_forward(block: Block, state: State, system: str, iteration: int) -> tuple[State, Vector]:
+    """S_m z, Σ 2γ z·z and r·z with z = M⁻¹r; the coordinator adds what is missing of z·Hz itself."""
+    if system == "adjoint" and iteration == 0:
+        state = replace(state, solve=_begin_solve(_held(state.upper_gradient)))
+    solve, s = _held(state.solve), _held(state.embedding)
+    penalty = regulariser(block, state.x)
+    z = solve.residual
+    if block.settings.implicit.preconditioner:
+        factor = _factor(block, s[0], penalty) if state.factor is None else state.factor
+        state = replace(state, factor=factor)
+        z = torch.cholesky_solve(z, factor)
+    state = replace(state, solve=replace(solve, preconditioned=z))
+    scalars = [2 * (penalty * z.square()).sum(), (solve.residual * z).sum()]
+    return state, np.concatenate([_flat(s[0] @ z), [float(value) for value in scalars]])
+
+
+def _factor(block: Block, s: Tensor, penalty: Tensor) -> Tensor:
+    """Cholesky factor of this party's own block of the Hessian, with the curvature of an undecided prediction."""
+    scale = {"softmax": (block.outputs - 1) / block.outputs**2, "logistic": 0.25, "squared": 1.0}
+    gram = s.T @ s * (scale[block.settings.loss] / len(s))
+    return torch.linalg.cholesky(gram + torch.diag((2 * penalty).reshape(-1).expand(len(gram))))
+
+
+def _conjugate_step(block: Block, state: State, step: CurvatureStep) -> State:
+    """One iteration after Chronopoulos and Gear: α and β came with the product, so no second reduction is needed."""
+    solve, s = _held(state.solve), _held(state.embedding)
+    z = solve.preconditioned
+    w = s[0].T @ _tensor(step.product, block) + 2 * regulariser(block, state.x) * z
+    direction = z + step.beta * solve.direction
+    image = w + step.beta * solve.image
+    moved = replace(
+        solve,
+        solution=solve.solution + step.alpha * direction,
+        residual=solve.residual - step.alpha * image,
+        direction=direction,
+        image=image,
+    )
+    return replace(state, solve=moved, awaiting=None)
+
+
+def _implicit_step(block: Block, state: State, c: Tensor, k: int) -> State:
+    """∇_x f − (∂²g/∂x∂y) v: with the factors held fixed, a gradient of inner products with T_m(x_m)."""
+    theta, direct, v = _held(state.theta), _held(state.direct), _held(state.solve).solution
+    x = state.x.detach().clone().requires_grad_()
+    if block.has_direct_term:
+        s = block.model.apply(x, block.features[lower_batch(block, k, block.settings.lower.steps)])
+        (cross,) = torch.autograd.grad(s, x, theta @ v.T + c @ state.y.T)
+    else:
+        (cross,) = torch.autograd.grad((2 * regulariser(block, x) * state.y * v).sum(), x)
+    return _upper_step(block, state, direct - cross, k)
+
+
+def _held(value: Held | None) -> Held:
+    """A part of the state that an earlier round must have made."""
+    if value is None:
+        raise OutcomeUnexpected(
+            "this round needs one that was not made before it: coordinator and party are out of step"
+        )
+    return value
+
+
+def _tensor(array: np.ndarray, block: Block) -> Tensor:
+    # torch wants writable memory; a decoded message is read-only, so this is its one copy.
+    return torch.from_numpy(np.array(array)).to(block.model.dtype)
+
+
+def _flat(tensor: Tensor) -> Vector:
+    return tensor.detach().reshape(-1).numpy().astype(np.float64, copy=False)

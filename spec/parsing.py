@@ -1,0 +1,139 @@
+"""From YAML text to a spec, with the line of every mistake."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import yaml
+from pydantic import ValidationError
+
+from spec.run import RunSpec
+
+LARGEST_TEXT = 1 << 20
+DEEPEST_NESTING = 32
+
+
+@dataclass(frozen=True)
+class Problem:
+    """A mistake in a spec: where it is and what to write instead."""
+
+    field: str
+    line: int
+    message: str
+
+    def __str__(self) -> str:
+        place = f"line {self.line}: " if self.line else ""
+        return f"{place}{self.field + ': ' if self.field else ''}{self.message}"
+
+
+class SpecInvalid(ValueError):
+    """A spec that cannot be run."""
+
+    def __init__(self, problems: list[Problem]) -> None:
+        super().__init__("; ".join(map(str, problems)))
+        self.problems = problems
+
+
+class _Loader(yaml.SafeLoader):
+    """Safe YAML without aliases (they can blow up), duplicate keys or endless nesting."""
+
+    def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
+        if self.check_event(yaml.AliasEvent):
+            event = self.peek_event()
+            raise yaml.MarkedYAMLError(problem="aliases are not allowed in a spec", problem_mark=event.start_mark)
+        self._depth = getattr(self, "_depth", 0) + 1
+        if self._depth > DEEPEST_NESTING:
+            raise yaml.MarkedYAMLError(problem="nested too deeply", problem_mark=self.peek_event().start_mark)
+        node = super().compose_node(parent, index)
+        self._depth -= 1
+        return node
+
+
+def parse_spec(text: str) -> RunSpec:
+    """Parse and validate a spec.
+
+    Raises:
+        SpecInvalid: with every mistake, each with its field and line.
+    """
+    node = _compose(text)
+    lines = dict(_lines(node, ()))
+    try:
+        return RunSpec.model_validate(_construct(text))
+    except ValidationError as error:
+        problems = [_explain(item, lines) for item in error.errors(include_url=False)]
+    raise SpecInvalid(problems)
+
+
+def check_spec(text: str) -> list[Problem]:
+    """Every mistake of a spec; empty if it is right."""
+    try:
+        parse_spec(text)
+    except SpecInvalid as invalid:
+        return invalid.problems
+    return []
+
+
+def _compose(text: str) -> yaml.MappingNode:
+    if len(text) > LARGEST_TEXT:
+        raise SpecInvalid([Problem("", 0, f"a spec has at most {LARGEST_TEXT} characters; this one has {len(text)}")])
+    try:
+        node = yaml.compose(text, Loader=_Loader)
+    except yaml.MarkedYAMLError as error:
+        line = error.problem_mark.line + 1 if error.problem_mark else 0
+        raise SpecInvalid([Problem("", line, f"not YAML: {error.problem}")]) from None
+    except yaml.YAMLError as error:
+        raise SpecInvalid([Problem("", 0, f"not YAML: {error}")]) from None
+    if not isinstance(node, yaml.MappingNode):
+        raise SpecInvalid([Problem("", 1, "a spec is a mapping of fields, such as `name: my-run`")])
+    duplicate = next(_duplicates(node), None)
+    if duplicate:
+        raise SpecInvalid([duplicate])
+    return node
+
+
+def _construct(text: str) -> Any:
+    try:
+        return yaml.load(text, Loader=_Loader)  # noqa: S506 (a SafeLoader)
+    except (yaml.YAMLError, ValueError, TypeError, OverflowError) as error:
+        raise SpecInvalid([Problem("", 0, f"not YAML that a spec may hold: {error}")]) from None
+
+
+def _duplicates(node: yaml.Node) -> Iterator[Problem]:
+    if isinstance(node, yaml.MappingNode):
+        seen: set[str] = set()
+        for key, value in node.value:
+            name = str(key.value)
+            if name in seen:
+                yield Problem(name, key.start_mark.line + 1, "written twice; keep one")
+            seen.add(name)
+            yield from _duplicates(value)
+    elif isinstance(node, yaml.SequenceNode):
+        for value in node.value:
+            yield from _duplicates(value)
+
+
+def _lines(node: yaml.Node, path: tuple[str | int, ...]) -> Iterator[tuple[tuple[str | int, ...], int]]:
+    yield path, node.start_mark.line + 1
+    if isinstance(node, yaml.MappingNode):
+        for key, value in node.value:
+            yield (*path, str(key.value)), key.start_mark.line + 1
+            for inner, line in _lines(value, (*path, str(key.value))):
+                if inner != (*path, str(key.value)):
+                    yield inner, line
+    elif isinstance(node, yaml.SequenceNode):
+        for index, value in enumerate(node.value):
+            yield from _lines(value, (*path, index))
+
+
+def _explain(item: Any, lines: dict[tuple[str | int, ...], int]) -> Problem:
+    location = tuple(item["loc"])
+    known = location
+    while known and known not in lines:
+        known = known[:-1]
+    message = item["msg"].removeprefix("Value error, ")
+    if item["type"] == "extra_forbidden":
+        message = "no such field; see `parley run fields` for what can be written here"
+    elif item["type"] == "missing":
+        message = "missing; this field must be written"
+    field = ".".join(str(part) for part in location if not str(part).startswith("function-"))
+    return Problem(field, lines.get(known, 0) if known or not location else lines.get((), 0), message)

@@ -1,0 +1,84 @@
+"""How what crosses is protected: secure sums, label privacy and budgets."""
+
+from typing import Literal, Self
+
+from pydantic import Field, model_validator
+
+from spec.section import Section
+
+
+class AggregationSpec(Section):
+    """How the parties' addends become a sum without being seen."""
+
+    kind: Literal["pairwise", "two_tree", "plain"] = "pairwise"
+    """`pairwise` withstands collusion; `two_tree` is the AsySQN paper's; `plain` hides nothing."""
+    ring_bits: Literal[32, 64] = 64
+    """Ring of the masked sums; 32 halves the bytes and keeps fewer digits."""
+    fraction_bits: int | None = Field(default=None, ge=0, le=60)
+    """Binary digits after the point, f; 40 (ring of 64 bits) or 16 (32 bits) if left out."""
+    limit: float | None = Field(default=None, gt=0)
+    """Largest magnitude R of a summed value; 2^16 or 2^10 if left out."""
+    minimum_parties: int = Field(default=2, ge=1, le=64)
+    """A sum over fewer parties is never opened."""
+
+    @property
+    def resolved(self) -> tuple[int, int, float]:
+        """Ring bits, fraction bits and limit, with the defaults filled in."""
+        fraction, limit = (40, 2.0**16) if self.ring_bits == 64 else (16, 2.0**10)
+        return (
+            self.ring_bits,
+            fraction if self.fraction_bits is None else self.fraction_bits,
+            limit if self.limit is None else self.limit,
+        )
+
+
+class LabelPrivacySpec(Section):
+    """Differential privacy of labels towards the parties."""
+
+    mechanism: Literal["once", "per_step", "off"] = "once"
+    """`once` draws one noisy label per record; `per_step` draws anew for each release; `off` sends exact gradients."""
+    epsilon: float = Field(default=3.0, gt=0, le=100)
+    """ε of the whole run (`once`) or of one release (`per_step`)."""
+    delta: float = Field(default=1e-6, gt=0, lt=0.1)
+    """δ at which reports convert per-step charges."""
+    budget: float | None = Field(default=None, gt=0)
+    """The run stops before a release that would take any record past this pure ε."""
+
+
+class ProtectionSpec(Section):
+    """Protection of what crosses. The defaults are private."""
+
+    aggregation: AggregationSpec = AggregationSpec()
+    """Towards the coordinator."""
+    labels: LabelPrivacySpec = LabelPrivacySpec()
+    """Towards the parties."""
+
+    def check(self, *, parties: int, loss: str) -> None:
+        """Refuse settings that cannot protect a run of so many parties."""
+        aggregation = self.aggregation
+        bits, fraction, limit = aggregation.resolved
+        if parties * limit * 2.0**fraction >= 2.0 ** (bits - 1):
+            raise ValueError(
+                f"{parties} parties × limit {limit:g} × 2^{fraction} does not fit a ring of {bits} bits: "
+                "lower fraction_bits or limit, or take ring_bits: 64"
+            )
+        if aggregation.kind != "plain" and parties < 2:
+            raise ValueError("a secure sum needs two parties; a run of one party must say `aggregation: {kind: plain}`")
+        if aggregation.kind == "two_tree" and parties < 3:
+            raise ValueError("two_tree needs three parties; two can use `kind: pairwise`")
+        if aggregation.minimum_parties > parties:
+            raise ValueError(f"minimum_parties is {aggregation.minimum_parties}, but the run has {parties}")
+        if loss == "squared" and self.labels.mechanism != "off":
+            raise ValueError(
+                "label privacy covers classes, not regression targets: write `labels: {mechanism: off}` to send exact "
+                "gradients, or use a classification loss"
+            )
+
+    @model_validator(mode="after")
+    def _budget_fits(self) -> Self:
+        labels = self.labels
+        if labels.budget is not None and labels.mechanism != "off" and labels.budget < labels.epsilon:
+            raise ValueError(
+                f"labels.budget {labels.budget:g} does not cover even one release of ε = {labels.epsilon:g}"
+            )
+        return self

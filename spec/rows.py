@@ -1,0 +1,62 @@
+"""Which rows belong to the lower problem, the upper problem and the evaluation; the same at every role."""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from spec.run import SplitSpec
+
+Rows = NDArray[np.int64]
+
+
+class RowsUnavailable(ValueError):
+    """The split asks for rows that the aligned table does not have."""
+
+
+@dataclass(frozen=True)
+class RowSets:
+    """Indices into the aligned rows."""
+
+    lower: Rows
+    upper: Rows
+    test: Rows
+
+
+def divide(split: SplitSpec, rows: int, generator: np.random.Generator) -> RowSets:
+    """Divide `rows` aligned rows as the spec says. `generator` orders the rows that shares are drawn from."""
+    ranges = {name: _range(getattr(split, name), name, rows) for name in ("lower", "upper", "test")}
+    taken = np.zeros(rows, dtype=bool)
+    for chosen in ranges.values():
+        if chosen is not None:
+            taken[chosen] = True
+    pool = generator.permutation(np.flatnonzero(~taken)).astype(np.int64)
+    sets: dict[str, Rows] = {}
+    start = 0.0
+    for name, chosen in ranges.items():
+        share = getattr(split, name)
+        if chosen is not None:
+            sets[name] = chosen
+        elif share == "lower":
+            sets[name] = sets["lower"]
+        else:
+            first, last = round(start * rows), round((start + share) * rows)
+            sets[name] = np.sort(pool[first:last])
+            start += share
+            if len(sets[name]) < last - first:
+                raise RowsUnavailable(
+                    f"split.{name}: {last - first} rows wanted, {len(sets[name])} left; lower the shares"
+                )
+    for name in ("lower", "upper"):
+        if not len(sets[name]):
+            raise RowsUnavailable(f"split.{name} is empty: the table has {rows} rows; raise the share")
+    return RowSets(**sets)
+
+
+def _range(value: str | float, name: str, rows: int) -> Rows | None:
+    if not isinstance(value, str) or value == "lower":
+        return None
+    first, last = map(int, value.split(":"))
+    if last > rows:
+        raise RowsUnavailable(f"split.{name}: rows {value} wanted, but the table has {rows}")
+    return np.arange(first, last, dtype=np.int64)

@@ -1,0 +1,116 @@
+"""The run specification: one YAML file says who trains what, on which rows, how, and under which protection."""
+
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import Field, field_validator, model_validator
+
+from spec.bambi import BambiSpec
+from spec.protection import ProtectionSpec
+from spec.section import Section
+
+Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$")]
+RowSelection = Annotated[str | float, Field(union_mode="left_to_right")]
+
+
+class PartySpec(Section):
+    """One organisation that takes part. A plain name is short for `{name: ...}`."""
+
+    name: Name
+    """The party, as its certificate names it."""
+    table: Name | None = None
+    """Its table for this run; the run's `table` if left out."""
+    columns: tuple[str, ...] | None = None
+    """Feature columns to use; all of them if left out."""
+
+
+class SplitSpec(Section):
+    """Which rows serve the lower problem, the upper problem and the evaluation.
+
+    A share such as 0.2 is drawn from the rows that no range names, by the run's seed. A range such as `"0:50000"`
+    names aligned rows. `upper: lower` makes both levels use the same rows.
+    """
+
+    lower: RowSelection = 0.6
+    """Rows of the lower problem."""
+    upper: RowSelection = 0.2
+    """Rows of the upper problem, or `lower`."""
+    test: RowSelection = 0.2
+    """Held-out rows; 0 for none."""
+
+    @field_validator("lower", "upper", "test")
+    @classmethod
+    def _readable(cls, value: str | float, info: Any) -> str | float:
+        if isinstance(value, str):
+            if value == "lower" and info.field_name == "upper":
+                return value
+            first, separator, last = value.partition(":")
+            if separator and first.strip().isdigit() and last.strip().isdigit() and int(first) < int(last):
+                return value
+            raise ValueError(f'write a share such as 0.2 or a range such as "0:500", not {value!r}')
+        if not 0 <= value <= 1 or (value == 0 and info.field_name != "test"):
+            raise ValueError("a share of the rows lies between 0 and 1")
+        return float(value)
+
+    @model_validator(mode="after")
+    def _shares_fit(self) -> Self:
+        total = sum(v for v in (self.lower, self.upper, self.test) if isinstance(v, float))
+        if total > 1 + 1e-9:
+            raise ValueError(f"the shares add up to {total:g}; they must not pass 1")
+        return self
+
+
+class RunSpec(Section):
+    """A run."""
+
+    name: Name
+    """A name for people; runs get an id of their own."""
+    seed: int = Field(default=0, ge=0, lt=2**63)
+    """Seed of all experiment randomness. Privacy randomness never depends on it."""
+    dtype: Literal["float32", "float64"] = "float32"
+    """Precision of the model and of the messages."""
+    parties: tuple[PartySpec, ...] = Field(min_length=1, max_length=64)
+    """The parties, in the order of their blocks."""
+    table: Name = "train"
+    """The table that each party reads unless it names its own."""
+    labels: Name | None = None
+    """The coordinator's label table; the run's `table` if left out."""
+    split: SplitSpec = SplitSpec()
+    """Which rows serve what."""
+    train: BambiSpec
+    """The algorithm and its settings."""
+    privacy: ProtectionSpec = ProtectionSpec()
+    """Protection of what crosses."""
+    evaluate_every: int = Field(default=10, ge=0)
+    """Upper iterations between evaluations on held-out rows; 0 evaluates only at the end."""
+    checkpoint_every: int = Field(default=25, ge=0)
+    """Upper iterations between checkpoints; 0 writes none."""
+    wait_seconds: float = Field(default=300, gt=0, le=86400)
+    """How long a lost party is waited for before the run fails."""
+    round_seconds: float = Field(default=60, gt=0, le=3600)
+    """Deadline of one round; a party that does not answer by then counts as lost."""
+
+    @field_validator("parties", mode="before")
+    @classmethod
+    def _short_names(cls, value: Any) -> Any:
+        return [{"name": v} if isinstance(v, str) else v for v in value] if isinstance(value, (list, tuple)) else value
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        names = [party.name for party in self.parties]
+        if len(set(names)) != len(names):
+            raise ValueError("each party takes part once; a name in `parties` is listed twice")
+        self.privacy.check(parties=len(names), loss=self.train.loss)
+        return self
+
+    @property
+    def label_table(self) -> str:
+        """The coordinator's label table."""
+        return self.labels or self.table
+
+    def table_of(self, index: int) -> str:
+        """The table that party `index` reads."""
+        return self.parties[index].table or self.table
+
+    def index_of(self, party: str) -> int:
+        """The block that belongs to `party`."""
+        return [entry.name for entry in self.parties].index(party)

@@ -1,0 +1,153 @@
+"""BAMBI's role code, driven in one process, against autograd on the pooled data."""
+
+import numpy as np
+import pytest
+import torch
+
+import coordinator.bambi as coordinator_bambi
+import party.bambi as party_bambi
+from numerics.losses import Softmax, Squared
+from party.models import build_model
+from spec.bambi import BambiSpec
+from spec.rows import RowSets
+from tests.oracle.pooled_bambi import Pooled, cosine, relative_error
+
+SEED = 11
+
+
+class TrueLabels:
+    """Exact targets: what the pooled oracle uses."""
+
+    def __init__(self, target):
+        self.array = target
+
+    def target(self, release, rows):
+        return self.array[rows]
+
+    def score(self, rows, h):
+        return {"loss": 0.0}
+
+
+def federation(settings, parties, *, rows=60, columns=3, outputs=3, correlated=0.8):
+    rng = np.random.default_rng(5)
+    shared = rng.standard_normal((rows, columns))
+    blocks = [correlated * shared + np.sqrt(1 - correlated**2) * rng.standard_normal((rows, columns)) for _ in range(parties)]
+    if settings.loss == "squared":
+        weights = rng.standard_normal((columns * parties, outputs))
+        target = np.concatenate(blocks, 1) @ weights + 0.5 * rng.standard_normal((rows, outputs))
+    else:
+        target = np.eye(outputs)[rng.integers(outputs, size=rows)]
+    sets = RowSets(np.arange(40), np.arange(40, rows), np.arange(0))
+    loss = Squared() if settings.loss == "squared" else Softmax(outputs)
+    model = settings.model
+    if settings.problem == "hyper_parameters":
+        network = build_model("identity", columns, columns, dtype=torch.float64)
+    else:
+        network = build_model(
+            model.kind, columns, model.out, model.widths, model.activation, dtype=torch.float64
+        )
+    size = party_bambi.upper_size(settings, network)
+    parties_ = [
+        party_bambi.Block(settings, network, torch.from_numpy(a), sets, SEED, m, (size,) * parties, outputs)
+        for m, a in enumerate(blocks)
+    ]
+    problem = coordinator_bambi.Problem(
+        settings, loss, TrueLabels(target), sets, SEED, outputs, "float64", evaluate_every=0, checkpoint_every=0
+    )
+    return problem, parties_
+
+
+def train(problem, blocks, states=None):
+    """Drive the generator and the parties by hand; returns states and the number of rounds."""
+    states = states or [party_bambi.start(block) for block in blocks]
+    generator = coordinator_bambi.rounds(problem, 0, lambda report: None)
+    count, current = 0, next(generator)
+    while True:
+        count += 1
+        addends = []
+        for m, block in enumerate(blocks):
+            if current.outcome is not None:
+                states[m] = party_bambi.apply(block, states[m], current.outcome)
+            states[m], addend = party_bambi.contribute(block, states[m], current.ask)
+            addends.append(addend)
+        try:
+            current = generator.send(sum(addends))
+        except StopIteration:
+            return states, count
+
+
+def pooled(problem, blocks, states):
+    embeds = [block.model.apply if block.has_direct_term else (lambda x, a: a) for block in blocks]
+    return Pooled(
+        problem.settings, [block.features for block in blocks], torch.from_numpy(problem.labels.array), problem.rows,
+        SEED, embeds, [s.x for s in states], [s.y for s in states],
+    )
+
+
+def settings_for(mode, problem="hyper_representation", **changes):
+    base = {
+        "algorithm": "bambi", "problem": problem, "hypergradient": mode, "regularisation": 1e-2,
+        "loss": "softmax" if problem == "hyper_representation" else "squared",
+        "model": {"kind": "mlp", "hidden": [4], "out": 3, "activation": "tanh"},
+        "upper": {"steps": 1, "batch": None, "optimiser": {"step": 1.0}},
+        "lower": {"solver": "newton" if mode == "implicit" else "sgd", "steps": 12 if mode == "implicit" else 5,
+                  "batch": None, "optimiser": {"step": 0.3}},
+        "zeroth_order": {"directions": 3, "smoothing": 1e-4, "jacobian_clip": None},
+        "implicit": {"rounds": 30, "newton_rounds": 30, "tolerance": 1e-14},
+    }
+    for key, value in changes.items():
+        base[key] = {**base[key], **value} if isinstance(value, dict) else value
+    return BambiSpec.model_validate(base)
+
+
+@pytest.mark.parametrize("problem_kind", ["hyper_representation", "hyper_parameters"])
+@pytest.mark.parametrize("mode", ["zeroth_order", "zeroth_order_local"])
+@pytest.mark.parametrize("parties", [2, 4])
+def test_a_zeroth_order_step_equals_the_step_on_pooled_data(mode, problem_kind, parties):
+    problem, blocks = federation(settings_for(mode, problem_kind), parties)
+    before = [party_bambi.start(block) for block in blocks]
+    after, _ = train(problem, blocks, list(before))
+    base, hypergradient = pooled(problem, blocks, before).zeroth_order(1, [s.y for s in before], mode.endswith("local"))
+    assert relative_error([s.y for s in after], base) < 1e-9
+    assert relative_error([b.x - a.x for b, a in zip(before, after, strict=True)], hypergradient) < 1e-6
+
+
+@pytest.mark.parametrize("problem_kind", ["hyper_representation", "hyper_parameters"])
+@pytest.mark.parametrize("preconditioner", [True, False])
+def test_the_implicit_hypergradient_is_that_of_dense_implicit_differentiation(problem_kind, preconditioner):
+    settings = settings_for("implicit", problem_kind, implicit={"preconditioner": preconditioner})
+    problem, blocks = federation(settings, 3)
+    before = [party_bambi.start(block) for block in blocks]
+    after, _ = train(problem, blocks, list(before))
+    oracle = pooled(problem, blocks, before)
+    solution = oracle.solve_lower(1, [s.y for s in before])
+    assert relative_error([s.y for s in after], solution) < 1e-7
+    exact = oracle.implicit(1, solution)
+    assert relative_error([b.x - a.x for b, a in zip(before, after, strict=True)], exact) < 1e-6
+
+
+def test_implicit_after_gradient_steps_differentiates_at_the_last_batch():
+    problem, blocks = federation(settings_for("implicit", lower={"solver": "sgd", "steps": 4, "batch": 20}), 3)
+    before = [party_bambi.start(block) for block in blocks]
+    after, _ = train(problem, blocks, list(before))
+    oracle = pooled(problem, blocks, before)
+    y = oracle.descend(oracle.x, 1, oracle.y)
+    assert relative_error([s.y for s in after], y) < 1e-9
+    assert relative_error([b.x - a.x for b, a in zip(before, after, strict=True)], oracle.implicit(1, y, t=4)) < 1e-6
+
+
+def test_the_paper_s_local_estimator_is_biased_where_features_are_correlated():
+    """With Q = p orthogonal directions both estimators are free of noise: what is left is bias."""
+    found = {}
+    for mode in ("zeroth_order", "zeroth_order_local"):
+        settings = settings_for(
+            mode, "hyper_parameters", coefficients="feature",
+            lower={"steps": 2000, "optimiser": {"step": 0.1}}, zeroth_order={"directions": 9, "smoothing": 1e-6},
+        )
+        problem, blocks = federation(settings, 3, outputs=1)
+        before = [party_bambi.start(block) for block in blocks]
+        after, _ = train(problem, blocks, list(before))
+        exact = pooled(problem, blocks, before).implicit(1, [s.y for s in after])
+        found[mode] = cosine([b.x - a.x for b, a in zip(before, after, strict=True)], exact)
+    assert found["zeroth_order"] > 0.9999
+    assert found["zeroth_order_local"] < 0.97
