@@ -362,13 +362,84 @@ class ForwardCorrectedLogistic:
         return (1 - 2 * self.flip) * _sigmoid(h) * _sigmoid(-h)
 
 
+@dataclass(frozen=True)
+class ForwardCorrectedBits:
+    """Cross-entropy of unary-encoded labels: a noisy bit for each class, P(bit_k = 1) = q + (s − q) p_k.
+
+    The sum over classes of the bits' own likelihoods, −Σ_k [v_k log m_k + (1 − v_k) log(1 − m_k)]: minimised by the
+    clean class probabilities, bounded below, and with a PSD Gauss–Newton product in closed form. Minimising the plain
+    cross-entropy of de-biased bits is none of these, and fails where the noise is large.
+    """
+
+    classes: int
+    """C, at least 2."""
+    own: float
+    """s, the probability that the true class's bit is set."""
+    other: float
+    """q < s, the probability that any other bit is set."""
+
+    accuracy_name: ClassVar[str] = "accuracy"
+
+    def __post_init__(self) -> None:
+        if not 0 < self.other < self.own < 1:
+            raise TransitionNotStochastic(
+                f"The bits need 0 < other < own < 1, not {self.other} and {self.own}; take them from the mechanism."
+            )
+
+    @property
+    def curvature_scale(self) -> float:
+        """Mean eigenvalue of the Gauss–Newton matrix at uniform p."""
+        gain = self.own - self.other
+        mixed = self.other + gain / self.classes
+        return gain**2 / (mixed * (1 - mixed)) * (self.classes - 1) / self.classes**3
+
+    def encode(self, labels: Array, dtype: Any = np.float32) -> Array:
+        """One-hot rows of integer labels."""
+        return one_hot(labels, self.classes, dtype)
+
+    def sample_losses(self, h: Array, target: Array) -> Array:
+        """−Σ_k [v_k log m_k + (1 − v_k) log(1 − m_k)] with m = q + (s − q) p."""
+        bits = _fitted(h, target, self.classes)
+        mixed = self._mixed(_softmax(h))
+        return np.asarray(-(bits * np.log(mixed) + (1 - bits) * np.log1p(-mixed)).sum(axis=-1))
+
+    def value(self, h: Array, target: Array) -> float:
+        """Mean of `sample_losses`."""
+        return float(self.sample_losses(h, target).mean())
+
+    def gradient(self, h: Array, target: Array) -> Array:
+        """(diag(p) − ppᵀ) (s − q)(m − v)/(m(1 − m)) / B."""
+        bits = _fitted(h, target, self.classes)
+        p = _softmax(h)
+        mixed = self._mixed(p)
+        slope = (self.own - self.other) * (mixed - bits) / (mixed * (1 - mixed))
+        return _softmax_jacobian(p, slope) / _batch(h)
+
+    def curvature_product(self, h: Array, a: Array) -> Array:
+        """Jᵀ diag(1/(m(1 − m))) J a / B with J = ∂m/∂h: PSD, and free of the label."""
+        _fitted(h, a, self.classes)
+        p = _softmax(h)
+        mixed = self._mixed(p)
+        weight = (self.own - self.other) ** 2 / (mixed * (1 - mixed))
+        return _softmax_jacobian(p, weight * _softmax_jacobian(p, a)) / _batch(h)
+
+    def predict(self, h: Array) -> Array:
+        """Clean class probabilities p."""
+        return _softmax(h)
+
+    def accuracy(self, h: Array, target: Array) -> float:
+        """Share of rows whose largest logit is the largest entry of a clean one-hot row."""
+        return Softmax(self.classes).accuracy(h, target)
+
+    def _mixed(self, p: Array) -> Array:
+        return self.other + (self.own - self.other) * p
+
+
 def one_hot(labels: Array, classes: int, dtype: Any = np.float32) -> Array:
     """Return rows e_b for integer labels b in 0 … classes−1."""
     labels = _whole(labels)
     if labels.size and (labels.min() < 0 or labels.max() >= classes):
-        raise ClassOutOfRange(
-            f"Labels must lie in 0 … {classes - 1}; re-index them or raise the number of classes."
-        )
+        raise ClassOutOfRange(f"Labels must lie in 0 … {classes - 1}; re-index them or raise the number of classes.")
     rows = np.zeros((labels.size, classes), dtype=dtype)
     rows[np.arange(labels.size), labels] = 1
     return rows
@@ -377,9 +448,7 @@ def one_hot(labels: Array, classes: int, dtype: Any = np.float32) -> Array:
 def _binary_column(labels: Array, dtype: Any) -> Array:
     labels = _whole(labels)
     if labels.size and (labels.min() < 0 or labels.max() > 1):
-        raise ClassOutOfRange(
-            "A single logit takes labels 0 and 1; map −1 to 0 when loading, or use Softmax."
-        )
+        raise ClassOutOfRange("A single logit takes labels 0 and 1; map −1 to 0 when loading, or use Softmax.")
     return labels[:, None].astype(dtype)
 
 

@@ -25,6 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from numerics.losses import (
+    ForwardCorrectedBits,
     ForwardCorrectedLogistic,
     ForwardCorrectedSoftmax,
     Logistic,
@@ -187,14 +188,17 @@ class UnaryLabels:
         return np.where(own, bernoulli(words, WORD_RANGE // 2), bernoulli(words, self.other_mass))
 
     def noisy(self, labels: Labels, noise: KeyedNoise, run: str, release: int, records: Labels) -> Array:
-        """De-biased rows (bit − q)/(½ − q), whose mean is the true one-hot row."""
-        bits = self.noisy_bits(labels, noise, run, release, records)
-        q = self.other_probability
-        return ((bits - q) / (0.5 - q)).astype(np.float32)
+        """The randomised bits as rows of 0 and 1."""
+        return self.noisy_bits(labels, noise, run, release, records).astype(np.float32)
 
-    def training_loss(self, loss: Loss) -> Loss:
-        """The plain loss: its gradient is linear in the target."""
-        return loss
+    def debiased(self, rows: Array) -> Array:
+        """Return rows whose mean is the true one-hot row: (bit − q)/(½ − q)."""
+        q = self.other_probability
+        return np.asarray((rows - q) / (0.5 - q))
+
+    def training_loss(self, loss: Loss) -> Loss:  # noqa: ARG002  (Softmax: the vault refuses one logit)
+        """The likelihood of the bits; cross-entropy on de-biased bits fails (11 % against 77 % on MNIST at ε = ½)."""
+        return ForwardCorrectedBits(self.classes, 0.5, self.other_probability)
 
     def mean_variance(self) -> float:
         """Of the de-biased rows."""

@@ -5,6 +5,7 @@ from torch.nn import functional
 
 from numerics.losses import (
     ClassOutOfRange,
+    ForwardCorrectedBits,
     ForwardCorrectedLogistic,
     ForwardCorrectedSoftmax,
     Logistic,
@@ -44,6 +45,8 @@ def torch_mean_loss(name: str, h: torch.Tensor, target: torch.Tensor) -> torch.T
     if name == "corrected logistic":
         mixed = 0.2 + 0.6 * torch.sigmoid(h)
         return functional.binary_cross_entropy(mixed, target)
+    if name == "corrected bits":
+        return functional.binary_cross_entropy(0.2 + 0.3 * functional.softmax(h, dim=-1), target) * CLASSES
     noisy = functional.softmax(h, dim=-1) @ torch.tensor(UNEVEN).T
     return -(target * torch.log(noisy)).sum(-1).mean()
 
@@ -54,6 +57,7 @@ CASES = {
     "squared": (Squared(), 3),
     "corrected softmax": (ForwardCorrectedSoftmax(UNEVEN), CLASSES),
     "corrected logistic": (ForwardCorrectedLogistic(0.2), 1),
+    "corrected bits": (ForwardCorrectedBits(CLASSES, own=0.5, other=0.2), CLASSES),
 }
 HESSIAN_IS_LABEL_FREE = ["softmax", "logistic", "squared"]
 
@@ -61,7 +65,9 @@ HESSIAN_IS_LABEL_FREE = ["softmax", "logistic", "squared"]
 def draw(name: str) -> tuple[np.ndarray, np.ndarray]:
     columns = CASES[name][1]
     h = RNG.normal(size=(BATCH, columns)) * 2
-    if name in ("softmax", "corrected softmax"):
+    if name == "corrected bits":
+        target = RNG.integers(0, 2, size=(BATCH, columns)).astype(float)
+    elif name in ("softmax", "corrected softmax"):
         target = RNG.dirichlet(np.ones(columns), size=BATCH)
     elif name == "squared":
         target = RNG.normal(size=(BATCH, columns))
@@ -148,7 +154,7 @@ def test_the_dtype_of_the_embedding_is_kept(name, dtype):
     assert loss.predict(h).dtype == dtype
 
 
-@pytest.mark.parametrize("name", ["softmax", "logistic", "corrected softmax", "corrected logistic"])
+@pytest.mark.parametrize("name", ["softmax", "logistic", "corrected softmax", "corrected logistic", "corrected bits"])
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_extreme_logits_stay_finite(name, dtype):
     loss, columns = CASES[name]
@@ -191,7 +197,14 @@ def test_the_corrected_logistic_is_the_two_class_corrected_softmax():
 
 
 def test_curvature_scales_are_the_mean_eigenvalue_at_the_uniform_prediction():
-    for loss, columns in [(Softmax(5), 5), (ForwardCorrectedSoftmax(rr_transition(5)), 5), (Logistic(), 1)]:
+    cases = [
+        (Softmax(5), 5),
+        (Logistic(), 1),
+        (ForwardCorrectedSoftmax(rr_transition(5)), 5),
+        (ForwardCorrectedBits(5, 0.5, 0.2), 5),
+        (ForwardCorrectedLogistic(0.1), 1),
+    ]
+    for loss, columns in cases:
         h = np.zeros((columns, columns))
         dense = columns * loss.curvature_product(h, np.eye(columns))
         assert loss.curvature_scale == pytest.approx(np.trace(dense) / columns)
@@ -204,6 +217,20 @@ def test_the_forward_corrected_loss_is_minimised_by_the_clean_distribution():
     noisy = UNEVEN @ clean
     gradient = ForwardCorrectedSoftmax(UNEVEN).gradient(np.log(clean)[None], noisy[None])
     np.testing.assert_allclose(gradient, 0, atol=1e-15)
+
+
+def test_the_bits_loss_is_minimised_by_the_clean_distribution_and_its_product_is_the_mean_hessian_there():
+    loss = ForwardCorrectedBits(CLASSES, own=0.5, other=0.2)
+    clean = np.array([0.7, 0.1, 0.15, 0.05])
+    mixed = 0.2 + 0.3 * clean
+    np.testing.assert_allclose(loss.gradient(np.log(clean)[None], mixed[None]), 0, atol=1e-15)
+    a = RNG.normal(size=(1, CLASSES))
+    product = torch.autograd.functional.hvp(
+        lambda z: torch_mean_loss("corrected bits", z, torch.tensor(mixed[None])),
+        torch.tensor(np.log(clean)[None]),
+        torch.tensor(a),
+    )[1]
+    np.testing.assert_allclose(loss.curvature_product(np.log(clean)[None], a), product.numpy(), atol=1e-14)
 
 
 def test_accuracy_counts_right_rows_and_a_logit_of_zero_is_class_zero():

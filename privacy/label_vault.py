@@ -1,0 +1,154 @@
+"""The coordinator's only holder of raw labels.
+
+Everything that leaves the coordinator is computed from `target`, which returns noisy rows only; there is no method that
+returns a label. `score` is the one function of true labels, for the label holder's own eyes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, NoReturn
+
+import numpy as np
+from numpy.typing import NDArray
+
+from numerics.losses import Logistic, Loss, Softmax, Squared
+from privacy.accounting import Release, Unprotected
+from privacy.label_mechanisms import (
+    ONCE,
+    Kind,
+    LabelMechanism,
+    Schedule,
+    UnaryLabels,
+    UnknownLabelMechanism,
+    choose_mechanism,
+)
+from privacy.noise import KeyedNoise
+
+Array = NDArray[Any]
+
+
+class RegressionLabelsUnprotected(ValueError):
+    """Label privacy was asked for real-valued labels, for which there is no mechanism."""
+
+
+class LabelsStayInTheVault(TypeError):
+    """Something tried to serialise the vault."""
+
+
+class NoSuchRecord(IndexError):
+    """A row names a record that has no label here."""
+
+
+@dataclass(frozen=True)
+class LabelPolicy:
+    """How a run protects its labels."""
+
+    schedule: Schedule
+    """`once` (recommended), `per_step` (the paper's), or `off`."""
+    epsilon: float | None = None
+    """ε for the whole run (`once`) or for one release (`per_step`); none when off."""
+    kind: Kind = "auto"
+    """Which noise; `auto` takes the one with the lower variance."""
+
+
+@dataclass(frozen=True)
+class Score:
+    """How the model does on true labels. A function of true labels: it must not leave the label holder."""
+
+    loss: float
+    accuracy: float
+    accuracy_name: str
+
+
+class LabelVault:
+    """Labels behind their mechanism. Runs at the coordinator (the label holder), nowhere else."""
+
+    def __init__(self, labels: Array, loss: Loss, policy: LabelPolicy, noise: KeyedNoise, run: str) -> None:
+        self._loss = loss
+        self._policy = policy
+        self._noise = noise
+        self._run = run
+        self._mechanism = _mechanism(loss, policy)
+        self._truth = loss.encode(labels)  # refuses labels that do not fit the loss
+        self._labels = np.asarray(labels).reshape(len(self._truth), -1)[:, 0]
+        self._once: Array | None = None
+
+    def __repr__(self) -> str:
+        return f"LabelVault({len(self)} records, {self._policy})"
+
+    def __len__(self) -> int:
+        return len(self._truth)
+
+    def __reduce__(self) -> NoReturn:
+        raise LabelsStayInTheVault("A label vault cannot be pickled or copied; load the labels where they are held.")
+
+    @property
+    def event(self) -> Release:
+        """What one release of one record is, for the ledger."""
+        return Unprotected() if self._mechanism is None else self._mechanism.event
+
+    def billed_release(self, release: int) -> int:
+        """Return the release that `release` is paid under: itself, or the run's only one where ỹ is drawn once."""
+        return ONCE if self._policy.schedule == "once" else release
+
+    def loss_for_training(self) -> Loss:
+        """Return the loss that `target` rows belong to (forward-corrected for randomised classes)."""
+        return self._loss if self._mechanism is None else self._mechanism.training_loss(self._loss)
+
+    def target(self, release: int, rows: NDArray[np.int64]) -> Array:
+        """Return noisy target rows (B×C) for the records `rows`.
+
+        The same for all trajectories and parties; a repeated call, in any batch layout, returns the same bytes. What
+        the rows cost must be in the ledger before anything computed from them leaves.
+        """
+        rows = self._checked(rows)
+        if self._mechanism is None:
+            return self._truth[rows]
+        if self._policy.schedule != "once":
+            return self._draw(self._mechanism, release, rows)
+        if self._once is None:
+            self._once = self._draw(self._mechanism, ONCE, np.arange(len(self)))
+        return np.asarray(self._once[rows])
+
+    def score(self, rows: NDArray[np.int64], h: Array) -> Score:
+        """Compute metrics on **true** labels, for the label holder's own eyes.
+
+        Never send them to a party: loss, accuracy and an early stop that follows them are label releases too, and
+        these carry no noise and no charge.
+        """
+        truth = self._truth[self._checked(rows)]
+        return Score(self._loss.value(h, truth), self._loss.accuracy(h, truth), self._loss.accuracy_name)
+
+    def _draw(self, mechanism: LabelMechanism, release: int, rows: NDArray[np.int64]) -> Array:
+        noisy = mechanism.noisy(self._labels[rows].astype(np.int64), self._noise, self._run, release, rows)
+        return noisy[:, 1:] if isinstance(self._loss, Logistic) else noisy
+
+    def _checked(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
+        rows = np.asarray(rows, dtype=np.int64).reshape(-1)
+        if rows.size and (rows.min() < 0 or rows.max() >= len(self)):
+            raise NoSuchRecord(f"Records are 0 … {len(self) - 1}; the batch was made for another table of labels.")
+        return rows
+
+
+def _mechanism(loss: Loss, policy: LabelPolicy) -> LabelMechanism | None:
+    """Return the mechanism for a classification, none for an unprotected regression."""
+    match loss:
+        case Softmax(classes=classes):
+            return choose_mechanism(policy.schedule, classes, policy.epsilon, policy.kind)
+        case Logistic():
+            mechanism = choose_mechanism(policy.schedule, 2, policy.epsilon, policy.kind)
+            if isinstance(mechanism, UnaryLabels):
+                raise UnknownLabelMechanism("A single logit has one column for two bits; use randomised_response.")
+            return mechanism
+        case Squared() if policy.schedule == "off":
+            return None
+        case Squared():
+            raise RegressionLabelsUnprotected(
+                "Label privacy covers classes, not real-valued labels: their range has no bound to calibrate noise to. "
+                "Turn label privacy off explicitly, or bin the labels into classes and train with softmax."
+            )
+        case _:
+            raise UnknownLabelMechanism(
+                f"No label mechanism is known for {type(loss).__name__}; use Softmax, Logistic or Squared."
+            )

@@ -1,0 +1,452 @@
+"""The privacy ledger: append-only, hash-chained, written before anything leaves.
+
+A step must not wait for a disk, so budget is reserved ahead in blocks of releases: `reserve` writes one row, durably,
+and `covers` then answers from memory. After a crash the same call finds its row and spends nothing, because a release
+that is sent again carries the same noise (privacy/noise.py).
+
+What one run's chain shows. Each row's hash covers all its columns, the hash of the row before it, and the per-record
+counters after it; the run's head holds the length and the last hash. `verify` names the first broken link: a changed
+byte, a row taken out or moved, a cut tail, changed counters. What it cannot show by itself: whoever may rewrite the
+database may also recompute the whole chain and its head, or delete a run altogether. Keep `head(run)` somewhere else
+(the parties get it with the run's events) and pass it to `verify`.
+
+Runs on SQLite (one file) and PostgreSQL. Writers of one run are serialised: by an immediate transaction on SQLite, by a
+lock on the head row on PostgreSQL, and the primary key (run, sequence) refuses whatever slips through.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import zlib
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field, replace
+from datetime import UTC, datetime
+from hashlib import sha256
+from typing import Any
+
+import numpy as np
+import sqlalchemy as sa
+from numpy.typing import NDArray
+
+from privacy.accounting import (
+    Composed,
+    Event,
+    RecordCounts,
+    Release,
+    Together,
+    Unprotected,
+    from_json,
+    online_epsilon,
+    reported_epsilon,
+    to_json,
+)
+
+metadata = sa.MetaData()
+
+heads = sa.Table(
+    "ledger_heads",
+    metadata,
+    sa.Column("run", sa.Text, primary_key=True),
+    sa.Column("length", sa.BigInteger, nullable=False),
+    sa.Column("hash", sa.Text, nullable=False),
+    sa.Column("records", sa.BigInteger, nullable=False),
+    sa.Column("budget_epsilon", sa.Double, nullable=False),
+    sa.Column("budget_delta", sa.Double, nullable=False),
+)
+
+entries = sa.Table(
+    "ledger_entries",
+    metadata,
+    sa.Column("run", sa.Text, primary_key=True),
+    sa.Column("sequence", sa.BigInteger, primary_key=True, autoincrement=False),
+    sa.Column("time", sa.Text, nullable=False),
+    sa.Column("kind", sa.Text, nullable=False),
+    sa.Column("mechanism", sa.Text, nullable=False),
+    sa.Column("recipients", sa.Text, nullable=False),
+    sa.Column("first_release", sa.BigInteger, nullable=False),
+    sa.Column("release_count", sa.BigInteger, nullable=False),
+    sa.Column("records", sa.BigInteger, nullable=False),
+    sa.Column("epsilon", sa.Double, nullable=False),
+    sa.Column("delta", sa.Double, nullable=False),
+    sa.Column("largest_count", sa.BigInteger, nullable=False),
+    sa.Column("charge_hash", sa.Text, nullable=False),
+    sa.Column("counters_hash", sa.Text, nullable=False),
+    sa.Column("previous_hash", sa.Text, nullable=False),
+    sa.Column("hash", sa.Text, nullable=False),
+)
+
+counters = sa.Table(
+    "ledger_counters",
+    metadata,
+    sa.Column("run", sa.Text, primary_key=True),
+    sa.Column("mechanism", sa.Text, primary_key=True),
+    sa.Column("counts", sa.LargeBinary, nullable=False),
+)
+
+Counters = dict[str, RecordCounts]
+
+
+class BudgetExhausted(RuntimeError):
+    """A charge would pass the run's budget; nothing was written and nothing may be released."""
+
+
+class RunNotOpen(LookupError):
+    """The ledger has no such run."""
+
+
+class LedgerConflict(ValueError):
+    """A call contradicts what the ledger already holds."""
+
+
+class LedgerBroken(RuntimeError):
+    """The chain of a run does not verify."""
+
+
+@dataclass(frozen=True)
+class Budget:
+    """What a run may spend on any one record's label."""
+
+    epsilon: float
+    """Largest ε; infinity only for a run whose labels are not protected."""
+    delta: float = 0.0
+    """δ at which ε is read; 0 means that pure ε is added up."""
+
+
+@dataclass(frozen=True, eq=False)
+class Charge:
+    """What a block of releases costs."""
+
+    event: Release
+    """One release of one record."""
+    recipients: tuple[str, ...]
+    """Who gets something that was computed from it."""
+    counts: RecordCounts
+    """For each record, in how many releases of the block it is."""
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One row of the ledger."""
+
+    run: str
+    sequence: int
+    time: str
+    """UTC, ISO 8601."""
+    kind: str
+    """`reserve` (a block of protected releases) or `unprotected`."""
+    mechanism: str
+    """The event, in one canonical line."""
+    recipients: str
+    """Names, as a JSON list."""
+    first_release: int
+    release_count: int
+    records: int
+    """How many records the block touches."""
+    epsilon: float
+    """ε of the whole run after this entry, at `delta`."""
+    delta: float
+    largest_count: int
+    """max_i R_i of this mechanism after this entry."""
+    charge_hash: str
+    """Over the block's own per-record counts, so that a replay can be told from another charge."""
+    counters_hash: str
+    """Over the per-record counters of all mechanisms after this entry."""
+    previous_hash: str
+    hash: str = field(default="")
+
+    def sealed(self) -> Entry:
+        """Return the entry with its hash, over every other column."""
+        fields = {name: value for name, value in asdict(self).items() if name != "hash"}
+        # floats go in as hex: one text for one value, on every database
+        exact = {name: value.hex() if isinstance(value, float) else value for name, value in fields.items()}
+        text = json.dumps(exact, sort_keys=True, separators=(",", ":"))
+        return replace(self, hash=sha256(text.encode()).hexdigest())
+
+
+@dataclass(frozen=True)
+class Head:
+    """Where a run's chain ends."""
+
+    length: int
+    hash: str
+
+
+def open_ledger(url: str) -> Ledger:
+    """Return the ledger at a database URL, with durable commits on SQLite."""
+    engine = sa.create_engine(url)
+    if engine.dialect.name == "sqlite":
+        sa.event.listen(engine, "connect", _make_sqlite_durable)
+    return Ledger(engine)
+
+
+class Ledger:
+    """Budgets and debits of runs. Held by the party whose labels (or data) it protects."""
+
+    def __init__(self, engine: sa.Engine, clock: Callable[[], datetime] = lambda: datetime.now(UTC)) -> None:
+        self._engine = engine
+        self._clock = clock
+        self._covered: dict[str, list[range]] = {}
+        metadata.create_all(engine)
+
+    def open_run(self, run: str, records: int, budget: Budget) -> None:
+        """Start a run's chain. A repeated call with the same terms is a no-op; with others it is refused."""
+        if not budget.epsilon > 0 or not 0 <= budget.delta < 1:
+            raise LedgerConflict("A budget has epsilon > 0 and 0 ≤ delta < 1; correct the run's spec.")
+        asked = (records, float(budget.epsilon), float(budget.delta))
+        try:
+            found = self._opened(run, *asked)
+        except sa.exc.IntegrityError:  # another writer opened it in between: compare with its terms
+            found = self._opened(run, *asked)
+        if found != asked:
+            raise LedgerConflict(f"Run {run!r} was opened with other terms; give the changed run a new name.")
+
+    def reserve(self, run: str, first_release: int, count: int, charge: Charge) -> Entry:
+        """Debit the block of releases first_release … first_release+count−1, durably, before any of them is made.
+
+        A block that is already there is returned as it is and costs nothing. Raises BudgetExhausted, before anything is
+        written, if the run would pass its budget.
+        """
+        block = range(first_release, first_release + count)
+        if first_release < 0 or count < 1:
+            raise LedgerConflict("A block starts at release 0 or later and holds at least one.")
+        if charge.counts.counts.min(initial=0) < 0 or charge.counts.maximum > count:
+            raise LedgerConflict(f"A record is in 0 … {count} of the block's releases; count the batches again.")
+        with self._writing() as connection:
+            head = self._locked_head(connection, run)
+            earlier = self._overlapping(connection, run, block)
+            if earlier is not None:
+                _require_same(earlier, block, charge)
+                entry = earlier
+            else:
+                entry = self._append(connection, head, block, charge)
+        self._covered.setdefault(run, []).append(block)
+        return entry
+
+    def covers(self, run: str, release: int) -> bool:
+        """Say whether a release is paid for. Answers from memory when this process has made or seen the reservation."""
+        if any(release in block for block in reversed(self._covered.get(run, []))):
+            return True
+        with self._engine.connect() as connection:
+            entry = self._overlapping(connection, run, range(release, release + 1))
+        if entry is None:
+            return False
+        self._covered.setdefault(run, []).append(_block(entry))
+        return True
+
+    def entries(self, run: str) -> list[Entry]:
+        """Return a run's entries in order."""
+        with self._engine.connect() as connection:
+            return _entries(connection, run)
+
+    def counts(self, run: str) -> Counters:
+        """Return the per-record counters R_i of each mechanism."""
+        with self._engine.connect() as connection:
+            return _read_counters(connection, run)
+
+    def spent(self, run: str) -> float:
+        """Return the ε that the run has spent so far, at its budget's δ; for reports, so by the best accountant.
+
+        Where several mechanisms were used the largest counts of each are added up, an upper bound for every record.
+        """
+        with self._engine.connect() as connection:
+            head = _head_row(connection, run)
+            return reported_epsilon(_total(_read_counters(connection, run)), head["budget_delta"])
+
+    def head(self, run: str) -> Head:
+        """Return where the chain ends; keep it elsewhere to detect a rewritten ledger."""
+        with self._engine.connect() as connection:
+            row = _head_row(connection, run)
+            return Head(row["length"], row["hash"])
+
+    def verify(self, run: str, expected: Head | None = None) -> Head:
+        """Check the whole chain; raise LedgerBroken naming the first link that does not hold.
+
+        `expected`, a head that was kept elsewhere, must still be in the chain: it catches a ledger that was rewritten
+        as a whole.
+        """
+        with self._engine.connect() as connection:
+            head = _head_row(connection, run)
+            found = _entries(connection, run)
+            digest = _counters_hash(_raw_counters(connection, run))
+        previous = _root(run, head["records"], head["budget_epsilon"], head["budget_delta"])
+        hashes = [previous]
+        for position, entry in enumerate(found):
+            if entry.sequence != position:
+                raise LedgerBroken(f"Run {run!r}: entry {position} is missing; {entry.sequence} stands in its place.")
+            if entry.previous_hash != previous:
+                raise LedgerBroken(f"Run {run!r}: entry {position} does not follow the one before it.")
+            if entry.sealed().hash != entry.hash:
+                raise LedgerBroken(f"Run {run!r}: entry {position} was changed after it was written.")
+            previous = entry.hash
+            hashes.append(previous)
+        if head["length"] != len(found) or head["hash"] != previous:
+            raise LedgerBroken(
+                f"Run {run!r}: the chain ends after {len(found)} entries, its head says {head['length']}; "
+                f"entry {min(len(found), head['length'])} is the first to differ."
+            )
+        if found and found[-1].counters_hash != digest:
+            raise LedgerBroken(f"Run {run!r}: the per-record counters are not those of entry {len(found) - 1}.")
+        if not found and digest != _counters_hash([]):
+            raise LedgerBroken(f"Run {run!r}: there are per-record counters but no entry.")
+        if expected is not None and (expected.length > len(found) or hashes[expected.length] != expected.hash):
+            raise LedgerBroken(
+                f"Run {run!r}: the head kept elsewhere ({expected.length} entries) is not in this chain."
+            )
+        return Head(len(found), previous)
+
+    def _opened(self, run: str, records: int, epsilon: float, delta: float) -> tuple[int, float, float]:
+        """Return the terms under which a run is open, opening it under these if it is new."""
+        with self._writing() as connection:
+            found = connection.execute(sa.select(heads).where(heads.c.run == run)).mappings().first()
+            if found is not None:
+                return found["records"], found["budget_epsilon"], found["budget_delta"]
+            root = _root(run, records, epsilon, delta)
+            terms = {"records": records, "budget_epsilon": epsilon, "budget_delta": delta}
+            connection.execute(heads.insert().values(run=run, length=0, hash=root, **terms))
+            return records, epsilon, delta
+
+    def _append(self, connection: sa.Connection, head: sa.RowMapping, block: range, charge: Charge) -> Entry:
+        run, mechanism = head["run"], to_json(charge.event)
+        if charge.counts.counts.size != head["records"]:
+            raise LedgerConflict(
+                f"Run {run!r} has {head['records']} records, the charge counts {charge.counts.counts.size}."
+            )
+        before = _read_counters(connection, run)
+        after = {**before, mechanism: before.get(mechanism, RecordCounts.none(head["records"])).plus(charge.counts)}
+        epsilon = online_epsilon(_total(after), head["budget_delta"])
+        if epsilon > head["budget_epsilon"] or math.isnan(epsilon):
+            raise BudgetExhausted(
+                f"Releases {block.start} … {block.stop - 1} would bring run {run!r} to epsilon {epsilon:.6g}, "
+                f"past its budget of {head['budget_epsilon']:.6g} at delta {head['budget_delta']:g}; "
+                "stop here and keep the model, or agree on a larger budget in a new run."
+            )
+        blobs = {name: _packed(counts) for name, counts in after.items()}
+        entry = Entry(
+            run=run,
+            sequence=head["length"],
+            time=self._clock().isoformat(),
+            kind="unprotected" if isinstance(charge.event, Unprotected) else "reserve",
+            mechanism=mechanism,
+            recipients=_recipients(charge),
+            first_release=block.start,
+            release_count=len(block),
+            records=int(np.count_nonzero(charge.counts.counts)),
+            epsilon=epsilon,
+            delta=head["budget_delta"],
+            largest_count=after[mechanism].maximum,
+            charge_hash=sha256(_packed(charge.counts)).hexdigest(),
+            counters_hash=_counters_hash(sorted(blobs.items())),
+            previous_hash=head["hash"],
+        ).sealed()
+        connection.execute(entries.insert().values(**asdict(entry)))
+        connection.execute(counters.delete().where(counters.c.run == run, counters.c.mechanism == mechanism))
+        connection.execute(counters.insert().values(run=run, mechanism=mechanism, counts=blobs[mechanism]))
+        connection.execute(heads.update().where(heads.c.run == run).values(length=head["length"] + 1, hash=entry.hash))
+        return entry
+
+    def _locked_head(self, connection: sa.Connection, run: str) -> sa.RowMapping:
+        row = connection.execute(sa.select(heads).where(heads.c.run == run).with_for_update()).mappings().first()
+        if row is None:
+            raise RunNotOpen(f"The ledger has no run {run!r}; open it with its budget first.")
+        return row
+
+    def _overlapping(self, connection: sa.Connection, run: str, block: range) -> Entry | None:
+        """Return the first entry that shares a release with `block`."""
+        query = (
+            sa.select(entries)
+            .where(
+                entries.c.run == run,
+                entries.c.first_release < block.stop,
+                entries.c.first_release + entries.c.release_count > block.start,
+            )
+            .order_by(entries.c.sequence)
+            .limit(1)
+        )
+        row = connection.execute(query).mappings().first()
+        return None if row is None else Entry(**row)
+
+    @contextmanager
+    def _writing(self) -> Iterator[sa.Connection]:
+        with self._engine.connect() as connection:
+            raw: Any = connection.connection.dbapi_connection
+            if connection.dialect.name == "sqlite" and not raw.in_transaction:
+                # take the write lock before reading, or two writers could read the same head
+                connection.exec_driver_sql("BEGIN IMMEDIATE")
+            yield connection
+            connection.commit()
+
+
+def _total(counts: Counters) -> Event:
+    return Together(tuple(Composed(from_json(name), each.maximum) for name, each in sorted(counts.items())))
+
+
+def _block(entry: Entry) -> range:
+    return range(entry.first_release, entry.first_release + entry.release_count)
+
+
+def _recipients(charge: Charge) -> str:
+    return json.dumps(sorted(charge.recipients))
+
+
+def _require_same(entry: Entry, block: range, charge: Charge) -> None:
+    asked = (block, to_json(charge.event), _recipients(charge), sha256(_packed(charge.counts)).hexdigest())
+    if asked != (_block(entry), entry.mechanism, entry.recipients, entry.charge_hash):
+        raise LedgerConflict(
+            f"Releases {block.start} … {block.stop - 1} of run {entry.run!r} meet entry {entry.sequence} "
+            f"({_block(entry).start} … {_block(entry).stop - 1}), which reserved something else; "
+            "a release is charged once and never under other terms."
+        )
+
+
+def _entries(connection: sa.Connection, run: str) -> list[Entry]:
+    query = sa.select(entries).where(entries.c.run == run).order_by(entries.c.sequence)
+    return [Entry(**row) for row in connection.execute(query).mappings()]
+
+
+def _head_row(connection: sa.Connection, run: str) -> sa.RowMapping:
+    row = connection.execute(sa.select(heads).where(heads.c.run == run)).mappings().first()
+    if row is None:
+        raise RunNotOpen(f"The ledger has no run {run!r}; open it with its budget first.")
+    return row
+
+
+def _raw_counters(connection: sa.Connection, run: str) -> list[tuple[str, bytes]]:
+    query = sa.select(counters.c.mechanism, counters.c.counts).where(counters.c.run == run)
+    return sorted((mechanism, bytes(counts)) for mechanism, counts in connection.execute(query))
+
+
+def _read_counters(connection: sa.Connection, run: str) -> Counters:
+    return {mechanism: _unpacked(counts) for mechanism, counts in _raw_counters(connection, run)}
+
+
+def _packed(counts: RecordCounts) -> bytes:
+    return zlib.compress(counts.counts.astype("<u4").tobytes(), level=1)
+
+
+def _unpacked(blob: bytes) -> RecordCounts:
+    values: NDArray[np.int64] = np.frombuffer(zlib.decompress(blob), dtype="<u4").astype(np.int64)
+    return RecordCounts(values)
+
+
+def _counters_hash(blobs: list[tuple[str, bytes]]) -> str:
+    digest = sha256()
+    for mechanism, blob in blobs:
+        for part in (mechanism.encode(), blob):
+            digest.update(len(part).to_bytes(8, "big") + part)
+    return digest.hexdigest()
+
+
+def _root(run: str, records: int, budget_epsilon: float, budget_delta: float) -> str:
+    """The hash before the first entry: it binds the chain to the run's name and terms."""
+    terms = [run, records, float(budget_epsilon).hex(), float(budget_delta).hex()]
+    return sha256(json.dumps(terms).encode()).hexdigest()
+
+
+def _make_sqlite_durable(connection: Any, _record: Any) -> None:
+    cursor = connection.cursor()
+    cursor.execute("PRAGMA journal_mode=WAL")
+    cursor.execute("PRAGMA synchronous=FULL")
+    cursor.execute("PRAGMA busy_timeout=30000")
+    cursor.close()
