@@ -1,0 +1,157 @@
+"""Run n parties of a decentralised algorithm in one process, with bytes at every boundary between roles.
+
+For experiments and for trying a spec before deploying it. Each party's step is the very function that its service
+calls; what one party sends is encoded to bytes and decoded for the other, so that no array is shared and nothing
+that has no codec can cross.
+"""
+
+import struct
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from numerics.bilevel_costs import BilevelCost
+from numerics.networks import (
+    NetworkPlan,
+    check_strongly_connected,
+    links,
+    metropolis_weights,
+    out_neighbours,
+)
+from numerics.push_sum import Mass, estimate
+from party import hgp
+
+Vector = NDArray[np.floating]
+
+
+class CorruptPortion(ValueError):
+    """Bytes that are no Push-Sum portion."""
+
+
+@dataclass
+class Traffic:
+    """What crossed between parties, over a whole run."""
+
+    messages: int = 0
+    payload_bytes: int = 0
+
+
+@dataclass(frozen=True)
+class Mixing:
+    """A network and how its members share."""
+
+    plan: NetworkPlan
+    doubly_stochastic: bool = False
+    """Metropolis weights (undirected networks only) instead of equal portions."""
+    window: int = 50
+    """B: any window of this many steps must be strongly connected; checked at the start of a run."""
+
+
+def encode_portion(mass: Mass) -> bytes:
+    """Return ω and z as little-endian float64."""
+    return struct.pack("<d", mass.weight) + np.asarray(mass.z, dtype="<f8").tobytes()
+
+
+def decode_portion(data: bytes) -> Mass:
+    """Return the portion that `encode_portion` wrote."""
+    if len(data) < 8 or len(data) % 8:
+        raise CorruptPortion(f"A Push-Sum portion of {len(data)} bytes is no list of float64.")
+    numbers = np.frombuffer(data, dtype="<f8")
+    return Mass(numbers[1:].astype(np.float64), float(numbers[0]))
+
+
+def train(
+    costs: Sequence[BilevelCost],
+    mixing: Mixing,
+    settings: hgp.Training,
+    start: Sequence[Vector],
+    hypers: Sequence[Vector],
+    *,
+    first_step: int = 0,
+    traffic: Traffic | None = None,
+) -> list[Vector]:
+    """Solve the inner problem by SGP and return each party's model."""
+    states = [hgp.begin_training(x) for x in start]
+
+    def step(member: int, incoming: Mapping[int, Mass], receivers: tuple[int, ...], shares: Shares) -> Portions:
+        states[member], portions = hgp.train_step(
+            costs[member], settings, hypers[member], member, states[member], incoming, receivers, shares
+        )
+        return portions
+
+    _exchange(step, mixing, settings.steps, first_step, traffic)
+    return [estimate(state.mass).astype(hyper.dtype, copy=False) for state, hyper in zip(states, hypers, strict=True)]
+
+
+def hyper_gradients(
+    costs: Sequence[BilevelCost],
+    mixing: Mixing,
+    settings: hgp.Hgp,
+    points: Sequence[Vector],
+    hypers: Sequence[Vector],
+    *,
+    first_step: int = 0,
+    traffic: Traffic | None = None,
+    watch: Callable[[int, list[Vector]], None] | None = None,
+) -> list[Vector]:
+    """Return each party's v_i ≈ d/dλ_i Σ_k f_k; `watch(m, v)` sees the parties' own v after each round m."""
+    states = [hgp.begin_hyper_gradient(*args) for args in zip(costs, points, hypers, strict=True)]
+
+    def step(member: int, incoming: Mapping[int, Mass], receivers: tuple[int, ...], shares: Shares) -> Portions:
+        states[member], portions = hgp.hyper_gradient_step(
+            costs[member],
+            settings,
+            points[member],
+            hypers[member],
+            member,
+            states[member],
+            incoming,
+            receivers,
+            shares,
+        )
+        return portions
+
+    def after(step_index: int) -> None:
+        if watch is not None and step_index > 0 and step_index % settings.push_steps == 0:
+            watch(step_index // settings.push_steps, [state.v for state in states])
+
+    _exchange(step, mixing, settings.steps, first_step, traffic, after)
+    return [state.v for state in states]
+
+
+Shares = Mapping[int, float] | None
+Portions = Mapping[int, Mass]
+_Step = Callable[[int, Mapping[int, Mass], tuple[int, ...], Shares], Portions]
+
+
+def _exchange(
+    step: _Step,
+    mixing: Mixing,
+    steps: int,
+    first_step: int,
+    traffic: Traffic | None,
+    after: Callable[[int], None] | None = None,
+) -> None:
+    """Call every member's step `steps` + 1 times; what a call sends arrives at the next call of its receiver."""
+    plan = mixing.plan
+    check_strongly_connected(plan, window=mixing.window, steps=mixing.window)
+    inboxes: list[dict[int, bytes]] = [{} for _ in range(plan.size)]
+    for index in range(steps + 1):
+        matrix = links(plan, first_step + index)
+        weights = metropolis_weights(matrix) if mixing.doubly_stochastic else None
+        outboxes: list[dict[int, bytes]] = [{} for _ in range(plan.size)]
+        for member in range(plan.size):
+            receivers = out_neighbours(matrix, member)
+            shares = None if weights is None else {j: float(weights[j, member]) for j in receivers}
+            incoming = {sender: decode_portion(data) for sender, data in inboxes[member].items()}
+            for receiver, portion in step(member, incoming, receivers, shares).items():
+                data = encode_portion(portion)
+                outboxes[receiver][member] = data
+                if traffic is not None:
+                    traffic.messages += 1
+                    traffic.payload_bytes += len(data)
+        inboxes = outboxes
+        if after is not None:
+            after(index)
