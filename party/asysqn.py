@@ -177,7 +177,7 @@ def partial_theta(settings: Settings, data: PartyData, state: State, rows: Rows 
     """Return θ_I^ℓ = (x_I)_ℓ w_ℓ for another party's (or the own) request; all rows if none are named."""
     features = data.features if rows is None else data.features[rows]
     theta = np.asarray(features @ state.weights)
-    _refuse_explosion(theta, settings, data, state, "own share of θ")
+    _refuse_explosion(theta, settings, data, state, "its share of θ")
     return theta
 
 
@@ -201,7 +201,7 @@ def take_snapshot(settings: Settings, data: PartyData, state: State, derivatives
         raise BatchMismatch(
             f"a snapshot needs one slope per row, {data.features.shape[0]}, and got shape {derivatives.shape}"
         )
-    _refuse_explosion(derivatives, settings, data, state, "snapshot")
+    _refuse_explosion(derivatives, settings, data, state, "∂L/∂θ of the snapshot")
     reference = reference_at(data.features, derivatives)
     return replace(state, reference=reference, snapshots=state.snapshots + 1, steps_since_snapshot=0)
 
@@ -224,7 +224,8 @@ def update(settings: Settings, data: PartyData, state: State, rows: Rows, slopes
     quasi_newton = settings.direction is Direction.QUASI_NEWTON
     descent = direction(state.curvature, gradient) if quasi_newton else gradient
     weights = state.weights - step_size(settings, state.steps) * descent
-    _refuse_explosion(weights, settings, data, state, "step")
+    if not np.isfinite(weights).all():
+        raise _diverged(data, state, "its weights are not finite")
     state = replace(
         state,
         weights=weights,
@@ -304,9 +305,14 @@ def _check_slopes(settings: Settings, data: PartyData, state: State, rows: Rows,
 
 
 def _refuse_explosion(values: Vector, settings: Settings, data: PartyData, state: State, what: str) -> None:
-    # NaN compares false, so the test is written to fail on it; the text carries no value of the data.
+    # NaN compares false, so the comparison is written to fail on it.
     if values.size and not np.max(np.abs(values)) <= settings.largest_theta:
-        raise Diverged(
-            f"party {data.party}, step {state.steps}: {what} not finite or beyond {settings.largest_theta:g}; "
-            "standardise the features, winsorise heavy tails (±5 after z-scoring), or take a smaller step"
-        )
+        raise _diverged(data, state, f"{what} is not finite or beyond {settings.largest_theta:g}")
+
+
+def _diverged(data: PartyData, state: State, what: str) -> Diverged:
+    # The text carries no value of the data: it may cross to other parties.
+    return Diverged(
+        f"party {data.party}, step {state.steps}: {what}; standardise the features, winsorise heavy tails "
+        "(±5 after z-scoring), or take a smaller step"
+    )
