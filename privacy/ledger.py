@@ -87,6 +87,8 @@ counters = sa.Table(
 
 Counters = dict[str, RecordCounts]
 
+_SCHEMA_LOCK = 0x7061726C6579  # any fixed number: the advisory lock under which tables are created
+
 
 class BudgetExhausted(RuntimeError):
     """A charge would pass the run's budget; nothing was written and nothing may be released."""
@@ -188,7 +190,11 @@ class Ledger:
         self._engine = engine
         self._clock = clock
         self._covered: dict[str, list[range]] = {}
-        metadata.create_all(engine)
+        self._create_tables()
+
+    def close(self) -> None:
+        """Give the database connections back."""
+        self._engine.dispose()
 
     def open_run(self, run: str, records: int, budget: Budget) -> None:
         """Start a run's chain. A repeated call with the same terms is a no-op; with others it is refused."""
@@ -295,6 +301,13 @@ class Ledger:
                 f"Run {run!r}: the head kept elsewhere ({expected.length} entries) is not in this chain."
             )
         return Head(len(found), previous)
+
+    def _create_tables(self) -> None:
+        """Create what is missing; two processes that start together must not both try."""
+        with self._writing() as connection:
+            if connection.dialect.name == "postgresql":
+                connection.execute(sa.select(sa.func.pg_advisory_xact_lock(_SCHEMA_LOCK)))
+            metadata.create_all(connection)
 
     def _opened(self, run: str, records: int, epsilon: float, delta: float) -> tuple[int, float, float]:
         """Return the terms under which a run is open, opening it under these if it is new."""
