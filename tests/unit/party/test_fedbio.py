@@ -1,0 +1,290 @@
+import lzma
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pytest
+
+from numerics.few_shot import sample_task
+from numerics.storm import Schedule
+from party.bilevel_objectives import (
+    AutogradObjective,
+    DataCleaning,
+    InvalidData,
+    Quadratic,
+    initial_network,
+    suspects,
+)
+from party.fedbio import (
+    Diverged,
+    InvalidSettings,
+    MeanMismatch,
+    Party,
+    Randomness,
+    RoundMismatch,
+    Settings,
+)
+from party.hyper_representation import HyperRepresentation, load_omniglot
+
+RANDOM = Randomness(seed=5, party="north")
+
+
+@dataclass(frozen=True)
+class Asked:
+    phase: str
+    round_index: int
+    mean: np.ndarray | None = None
+
+
+def quadratic(samples: int = 1) -> Quadratic:
+    g = np.random.default_rng(0)
+    root = g.standard_normal((3, 3))
+    return Quadratic(
+        H=root @ root.T + np.eye(3),
+        B=g.standard_normal((3, 2)),
+        c=g.standard_normal((samples, 3)),
+        a=g.standard_normal(3),
+        s=np.zeros(2),
+        ridge=0.1,
+    )
+
+
+def settings(**changes) -> Settings:
+    return replace(Settings(eta=0.1, gamma=0.05, tau=0.05, local_steps=2), **changes)
+
+
+def started(**changes):
+    party = Party(settings(**changes), quadratic())
+    return party, party.start(np.ones(2), np.ones(3))
+
+
+def cleaning(hidden=(), rows=12) -> DataCleaning:
+    g = np.random.default_rng(1)
+    return DataCleaning(
+        g.standard_normal((rows, 4)),
+        g.integers(0, 3, rows),
+        g.standard_normal((6, 4)),
+        g.integers(0, 3, 6),
+        classes=3,
+        hidden=hidden,
+    )
+
+
+def representation() -> HyperRepresentation:
+    g = np.random.default_rng(2)
+    images = g.integers(0, 256, (5, 6, 8, 8), dtype=np.uint8)
+    tasks = [sample_task(images, ways=3, shots=1, queries=2, generator=g) for _ in range(2)]
+    return HyperRepresentation(tasks, ways=3, filters=2, layers=2)
+
+
+@pytest.mark.parametrize("objective", [cleaning(), cleaning(hidden=(5,)), representation()])
+def test_autograd_products_agree_with_finite_differences_of_the_gradients(objective):
+    g = np.random.default_rng(3)
+    x = 0.5 * g.standard_normal(objective.upper_size)
+    y = 0.5 * g.standard_normal(objective.lower_size)
+    v, rows, h = g.standard_normal(y.size), np.arange(objective.lower_rows), 1e-5
+    terms = objective.lower_terms(x, y, v, rows)
+
+    def gradient(x_, y_):
+        return objective.lower_terms(x_, y_, v, rows).gradient
+
+    hessian = (gradient(x, y + h * v) - gradient(x, y - h * v)) / (2 * h)
+    np.testing.assert_allclose(terms.hessian, hessian, rtol=1e-4, atol=1e-6)
+    np.testing.assert_allclose(objective.hessian_product(x, y, v, rows), terms.hessian, atol=1e-12)
+    for i in g.choice(x.size, 4, replace=False):
+        e = np.eye(1, x.size, i)[0]
+        cross = v @ (gradient(x + h * e, y) - gradient(x - h * e, y)) / (2 * h)
+        assert terms.cross[i] == pytest.approx(cross, rel=1e-3, abs=1e-6)
+
+
+def test_autograd_reproduces_the_closed_form_of_the_quadratic():
+    import torch
+
+    exact = quadratic(samples=4)
+
+    class Written(AutogradObjective):
+        def lower_loss(self, x, y, rows):
+            H, B, c = (torch.from_numpy(part) for part in (exact.H, exact.B, exact.c[rows].mean(axis=0)))
+            return 0.5 * y @ H @ y - y @ (B @ x + c)
+
+        def upper_loss(self, x, y, rows):
+            return 0.5 * ((y - torch.from_numpy(exact.a)) ** 2).sum() + 0.05 * (x @ x)
+
+    x, y, v, rows = np.ones(2), np.arange(3.0), np.array([1.0, -2.0, 0.5]), np.array([0, 2])
+    for ours, closed in zip(Written().lower_terms(x, y, v, rows), exact.lower_terms(x, y, v, rows), strict=True):
+        np.testing.assert_allclose(ours, closed, atol=1e-12)
+    for ours, closed in zip(Written().upper_gradients(x, y, rows), exact.upper_gradients(x, y, rows), strict=True):
+        np.testing.assert_allclose(ours, closed, atol=1e-12)
+
+
+def test_one_fedbio_step_is_equation_6():
+    party, state = started(local_steps=1)
+    state = replace(state, variables=replace(state.variables, u=np.array([0.5, -1.0, 2.0])))
+    q, x, y, u = party.objective, state.variables.x, state.variables.y, state.variables.u
+    _, sent = party.contribute(state, Asked("variables", 0), RANDOM)
+    np.testing.assert_allclose(sent[:2], x - 0.1 * (0.1 * x + q.B.T @ u))
+    np.testing.assert_allclose(sent[2:5], y - 0.05 * (q.H @ y - q.B @ x - q.c[0]))
+    np.testing.assert_allclose(sent[5:], u - 0.05 * (q.H @ u - (y - q.a)))
+
+
+def test_a_step_is_pure_so_a_repeated_instruction_gives_the_same_bytes():
+    party = Party(settings(accelerated=True, lower_batch=2), quadratic(samples=9))
+    state = party.start(np.ones(2), np.ones(3))
+    first, second = (party.contribute(state, Asked("variables", 0), RANDOM)[1] for _ in range(2))
+    assert first.tobytes() == second.tobytes()
+    other = party.contribute(state, Asked("variables", 0), Randomness(6, "north"))[1]
+    assert other.tobytes() != first.tobytes()
+
+
+def test_momenta_are_evaluated_at_the_averaged_variables():
+    party, state = started(accelerated=True, schedule=Schedule(0.5), c_nu=2.0, c_omega=2.0, c_u=2.0)
+    state, sent = party.contribute(state, Asked("variables", 0), RANDOM)
+    average = sent + 1.0
+    before, kept = state.previous, state.momenta
+    state, momenta = party.contribute(state, Asked("momenta", 0, average), RANDOM)
+    q = party.objective
+    at_average = q.H @ average[2:5] - q.B @ average[:2] - q.c[0]
+    at_previous = q.H @ before.y - q.B @ before.x - q.c[0]
+    np.testing.assert_allclose(momenta[2:5], at_average + 0.5 * (kept.y - at_previous))
+    np.testing.assert_allclose(state.variables.y, average[2:5])
+
+
+def test_private_sample_weights_never_enter_the_vector_and_are_stepped_undivided():
+    objective = cleaning()
+    party = Party(settings(upper="private", local_steps=1, eta=3.0), objective)
+    state = party.start(np.zeros(12), np.zeros(objective.lower_size))
+    state = replace(state, variables=replace(state.variables, u=np.ones(objective.lower_size)))
+    moved, sent = party.contribute(state, Asked("variables", 0), RANDOM)
+    assert sent.size == 2 * objective.lower_size
+    cross = objective.lower_terms(state.variables.x, state.variables.y, state.variables.u, np.arange(12)).cross
+    np.testing.assert_allclose(moved.variables.x, 3.0 * cross)
+    after, _ = party.contribute(moved, Asked("variables", 1, sent), RANDOM)
+    assert after.round_index == 1
+
+
+def test_a_local_lower_problem_sends_the_upper_variable_only():
+    party, state = started(lower="local", accelerated=True)
+    state, sent = party.contribute(state, Asked("variables", 0), RANDOM)
+    assert sent.size == 2
+    own = state.variables.y
+    state, momenta = party.contribute(state, Asked("momenta", 0, sent), RANDOM)
+    assert momenta.size == 2
+    np.testing.assert_array_equal(state.variables.y, own)
+
+
+def test_a_party_that_sat_out_takes_over_both_averages():
+    party, state = started(accelerated=True)
+    both = np.arange(16.0) / 10
+    moved, _ = party.contribute(state, Asked("variables", 7, both), RANDOM)
+    assert moved.round_index == 7
+    single = Party(settings(accelerated=True, local_steps=1), quadratic())
+    _, sent = single.contribute(state, Asked("variables", 7, both), RANDOM)
+    np.testing.assert_allclose(sent, both[:8] - np.repeat([0.1, 0.05, 0.05], [2, 3, 3]) * both[8:])
+
+
+def test_a_party_that_sat_out_is_not_content_with_momenta_alone():
+    party, state = started(accelerated=True)
+    with pytest.raises(MeanMismatch, match="needs its averaged variables"):
+        party.contribute(state, Asked("variables", 7, np.zeros(8)), RANDOM)
+
+
+@pytest.mark.parametrize(
+    ("asked", "refusal"),
+    [
+        (Asked("momenta", 0, np.zeros(8)), RoundMismatch),
+        (Asked("variables", 3), MeanMismatch),
+        (Asked("variables", 1, np.zeros(5)), MeanMismatch),
+        (Asked("gossip", 0), RoundMismatch),
+    ],
+)
+def test_an_instruction_out_of_place_is_refused(asked, refusal):
+    party, state = started()
+    with pytest.raises(refusal):
+        party.contribute(state, asked, RANDOM)
+
+
+def test_a_round_that_is_over_is_not_run_again():
+    party, state = started()
+    state, sent = party.contribute(state, Asked("variables", 0), RANDOM)
+    with pytest.raises(RoundMismatch, match="round 0"):
+        party.contribute(state, Asked("variables", 0, sent), RANDOM)
+
+
+def test_a_new_round_waits_for_the_momenta_of_the_last():
+    party, state = started(accelerated=True)
+    state, sent = party.contribute(state, Asked("variables", 0), RANDOM)
+    with pytest.raises(RoundMismatch, match="still open"):
+        party.contribute(state, Asked("variables", 1, sent), RANDOM)
+
+
+def test_steps_that_are_too_large_end_in_a_named_refusal_and_not_in_nan():
+    party, state = started(gamma=1e200, local_steps=5)
+    with pytest.raises(Diverged, match="lower the steps"), np.errstate(all="ignore"):
+        party.contribute(state, Asked("variables", 0), RANDOM)
+
+
+def test_a_radius_that_binds_is_counted():
+    party, state = started(radius=1e-3)
+    state, sent = party.contribute(state, Asked("variables", 0), RANDOM)
+    assert state.projections == 2
+    assert np.linalg.norm(sent[5:]) == pytest.approx(1e-3)
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"eta": 0.0}, {"local_steps": 0}, {"radius": -1.0}, {"upper": "private", "lower": "local"}]
+)
+def test_settings_that_describe_no_algorithm_are_refused(wrong):
+    with pytest.raises(InvalidSettings):
+        settings(**wrong)
+
+
+def test_evaluation_measures_the_average_and_changes_nothing():
+    objective = cleaning()
+    party = Party(settings(upper="private"), objective)
+    state = party.start(np.zeros(12), np.zeros(objective.lower_size))
+    same, measures = party.contribute(state, Asked("evaluate", 0, np.zeros(2 * objective.lower_size)), RANDOM)
+    assert same is state
+    assert measures[0] == pytest.approx(6 * np.log(3))
+    assert measures[2] == 6
+
+
+def test_the_conclusion_leaves_every_party_with_the_average():
+    party, state = started()
+    state, nothing = party.contribute(state, Asked("conclude", 4, np.arange(8.0)), RANDOM)
+    assert nothing.size == 0
+    np.testing.assert_array_equal(state.variables.y, [2.0, 3.0, 4.0])
+
+
+def test_the_most_suspicious_row_is_the_one_of_least_weight():
+    assert suspects(np.array([0.3, -2.0, 5.0, -0.1])).tolist() == [1, 3, 0, 2]
+
+
+def test_parties_that_share_a_generator_start_from_the_same_network():
+    first, second = (initial_network((4, 5, 3), np.random.default_rng(9)) for _ in range(2))
+    np.testing.assert_array_equal(first, second)
+    assert first.size == cleaning(hidden=(5,)).lower_size
+
+
+def test_labels_outside_the_classes_are_refused():
+    with pytest.raises(InvalidData, match="labels must lie"):
+        replace(cleaning(), classes=2)
+
+
+def test_a_local_run_on_few_shot_tasks_lowers_the_query_loss():
+    objective = representation()
+    g = np.random.default_rng(4)
+    party = Party(Settings(eta=0.5, gamma=0.3, tau=0.3, local_steps=5, lower="local", neumann_terms=5), objective)
+    state = party.start(objective.initial_upper(g), np.zeros(objective.lower_size))
+    before = objective.measure(state.variables.x, state.variables.y).loss
+    mean = None
+    for k in range(20):
+        state, mean = party.contribute(state, Asked("variables", k, mean), RANDOM)
+    assert objective.measure(state.variables.x, state.variables.y).loss < 0.8 * before
+
+
+def test_omniglot_is_read_from_a_path_and_another_array_is_refused(tmp_path):
+    for name, shape in (("right", (3, 20, 28, 28)), ("wrong", (3, 28, 28))):
+        with lzma.open(tmp_path / f"{name}.npy.xz", "wb") as file:
+            np.save(file, np.zeros(shape, dtype=np.uint8))
+    assert load_omniglot(tmp_path / "right.npy.xz").shape == (3, 20, 28, 28)
+    with pytest.raises(InvalidData, match="wrong"):
+        load_omniglot(tmp_path / "wrong.npy.xz")
