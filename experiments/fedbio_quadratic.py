@@ -71,15 +71,15 @@ def solutions(clients: Sequence[Quadratic]) -> Solutions:
         return gradient
 
     def right(x: Vector) -> Vector:
-        u = np.linalg.solve(H, np.linalg.solve(H, B @ x + c) - a)
+        u = _solve(H, _solve(H, B @ x + c) - a)
         return mean(lambda q: direct(q, x, u))
 
     def naive(x: Vector) -> Vector:
-        y = np.linalg.solve(H, B @ x + c)
-        return mean(lambda q: direct(q, x, np.linalg.solve(q.H, y - q.a)))
+        y = _solve(H, B @ x + c)
+        return mean(lambda q: direct(q, x, _solve(q.H, y - q.a)))
 
     def local(x: Vector) -> Vector:
-        return mean(lambda q: direct(q, x, np.linalg.solve(q.H, np.linalg.solve(q.H, q.B @ x + q.c[0]) - q.a)))
+        return mean(lambda q: direct(q, x, _solve(q.H, _solve(q.H, q.B @ x + q.c[0]) - q.a)))
 
     return Solutions(*(_zero_of_affine(gradient, B.shape[1]) for gradient in (right, naive, local)))
 
@@ -101,20 +101,19 @@ def run(quick: bool, data: Path | None = None) -> list[dict[str, object]]:
     constant = 3000 if quick else long
     five = replace(STEPS, local_steps=5)
     small = replace(five, eta=five.eta / 4, gamma=five.gamma / 4, tau=five.tau / 4)
-    acc = {"accelerated": True}
     cases: list[tuple[str, party.Settings, int]] = [
         ("FedBiO I=1", STEPS, constant),
-        ("FedBiOAcc I=1", replace(STEPS, **acc), constant),
+        ("FedBiOAcc I=1", replace(STEPS, accelerated=True), constant),
         ("FedBiO I=5", five, constant),
-        ("FedBiOAcc I=5", replace(five, **acc), constant),
+        ("FedBiOAcc I=5", replace(five, accelerated=True), constant),
         ("FedBiO I=5, steps/4", small, 4 * constant if quick else constant),
-        ("FedBiOAcc I=5, steps/4", replace(small, **acc), 4 * constant if quick else constant),
+        ("FedBiOAcc I=5, steps/4", replace(small, accelerated=True), 4 * constant if quick else constant),
         (
             "FedBiOAcc I=5, decaying",
-            replace(five, **acc, schedule=DECAYING, c_nu=1.0, c_omega=1.0, c_u=1.0),
+            replace(five, accelerated=True, schedule=DECAYING, c_nu=1.0, c_omega=1.0, c_u=1.0),
             long,
         ),
-        ("FedBiOAcc I=5, u not averaged", replace(five, **acc, average_u=False), constant),
+        ("FedBiOAcc I=5, u not averaged", replace(five, accelerated=True, average_u=False), constant),
     ]
     rows = [_row("‖x*‖", float(np.linalg.norm(exact.global_)), "norm")]
     rows.append(_row("average of local hyper-gradients", _distance(exact.naive, exact.global_)))
@@ -166,5 +165,8 @@ def _row(case: str, ours: float, metric: str = "distance") -> dict[str, object]:
 def _zero_of_affine(gradient: Callable[[Vector], Vector], size: int) -> Vector:
     at_zero = gradient(np.zeros(size))
     matrix = np.stack([gradient(unit) - at_zero for unit in np.eye(size)], axis=1)
-    zero: Vector = np.linalg.solve(matrix, -at_zero)
-    return zero
+    return _solve(matrix, -at_zero)
+
+
+def _solve(matrix: Vector, right_side: Vector) -> Vector:
+    return np.asarray(np.linalg.solve(matrix, right_side), dtype=np.float64)
