@@ -1,0 +1,113 @@
+"""Pairwise masks that cancel in the sum.
+
+After Bonawitz et al., Practical secure aggregation for privacy-preserving machine learning, CCS 2017, section 4:
+    y_u = enc(x_u) + Σ_{v>u} PRG(s_uv) − Σ_{v<u} PRG(s_uv)  [+ PRG(b_u)]
+over the round's participants, in the ring. Any number of colluders short of all but two learn only the sum of the
+others. The self mask b_u is added where dropout recovery is on (`privacy.dropout`).
+
+symbol · code · held by
+  u, v   · index of a party
+  s_uv   · secrets[v]   32 bytes from `session_keys.pair_secret`    u and v
+  b_u    · self_mask    32 bytes                                    u, and t of n as Shamir shares
+  PRG    · mask_stream  AES-256-CTR, a stream for each (key, round)
+"""
+
+from collections.abc import Iterable, Mapping
+
+from privacy.mask_stream import add_mask
+from privacy.ring import Ring, RingArray
+from privacy.trees import TooFewParties
+
+SMALLEST_SUM = 2
+"""Below two parties a sum is a value."""
+
+
+class RoundReused(ValueError):
+    """A round id is not larger than every one used before.
+
+    Two values under one mask give away their difference. A retry is answered with the bytes of the first answer, which
+    the caller keeps; it does not come here.
+    """
+
+
+class NotAParticipant(ValueError):
+    """This party, or a peer without a key, is not in a position to take part in the round."""
+
+
+class PairwiseMasker:
+    """One party's masks for one session. It remembers the last round, and with a persisted key that must persist too.
+
+    The round id names the values: the caller gives the same values the same round id, so that they can never enter two
+    sums over different participants (whose difference would be a party's value).
+    """
+
+    def __init__(
+        self,
+        index: int,
+        secrets: Mapping[int, bytes],
+        ring: Ring,
+        *,
+        minimum_parties: int = SMALLEST_SUM,
+        self_mask: bytes | None = None,
+        last_round: int = -1,
+    ) -> None:
+        if index in secrets:
+            raise NotAParticipant(f"party {index} cannot hold a pair secret with itself")
+        if minimum_parties < SMALLEST_SUM:
+            raise TooFewParties(f"minimum_parties must be at least {SMALLEST_SUM}, got {minimum_parties}")
+        self._index = index
+        self._secrets = dict(secrets)
+        self._ring = ring
+        self._minimum = minimum_parties
+        self._self_mask = self_mask
+        self._last_round = last_round
+
+    @property
+    def last_round(self) -> int:
+        """The largest round id used; −1 before the first."""
+        return self._last_round
+
+    def mask(self, round_id: int, encoded: RingArray, participants: Iterable[int]) -> RingArray:
+        """y_u for this round; refused, and nothing used up, if the round or its participants are not acceptable."""
+        chosen = frozenset(participants)
+        self._check(round_id, chosen)
+        masked = self._ring.checked(encoded).copy(order="C")
+        self._last_round = round_id
+        for peer in sorted(chosen - {self._index}):
+            add_mask(masked, self._secrets[peer], round_id, self._ring, subtract=peer < self._index)
+        if self._self_mask is not None:
+            add_mask(masked, self._self_mask, round_id, self._ring)
+        return masked
+
+    def _check(self, round_id: int, participants: frozenset[int]) -> None:
+        if round_id <= self._last_round:
+            raise RoundReused(
+                f"round {round_id} is not after round {self._last_round}: "
+                "replay the kept answer for a retry, take a new round id for new values"
+            )
+        if self._index not in participants:
+            raise NotAParticipant(f"party {self._index} is not among the participants {sorted(participants)}")
+        strangers = sorted(participants - {self._index} - self._secrets.keys())
+        if strangers:
+            raise NotAParticipant(f"no key was agreed with parties {strangers}: exchange keys before the round")
+        if len(participants) < self._minimum:
+            raise TooFewParties(
+                f"a sum of {len(participants)} parties is below this party's minimum of {self._minimum}: "
+                "sample more parties, or lower the minimum in the party's policy"
+            )
+        self._ring.check(len(participants))
+
+
+def sum_masked(masked: Mapping[int, RingArray], participants: Iterable[int], ring: Ring) -> RingArray:
+    """The ring sum of all participants' y_u: their masks cancel. Refused unless exactly the participants answered."""
+    expected = frozenset(participants)
+    if masked.keys() != expected:
+        raise NotAParticipant(
+            f"answers came from {sorted(masked)}, the round's participants are {sorted(expected)}: the masks of the "
+            "missing would stay in the sum; wait for them, or run with dropout recovery"
+        )
+    answers = iter(masked.values())
+    total = ring.checked(next(answers)).copy()
+    for answer in answers:
+        total += ring.checked(answer)
+    return total
