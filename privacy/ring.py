@@ -130,6 +130,10 @@ class Ring:
         """Sum modulo 2^bits."""
         return np.asarray(self.checked(left) + self.checked(right))
 
+    def subtract(self, left: RingArray, right: RingArray) -> RingArray:
+        """Difference modulo 2^bits."""
+        return np.asarray(self.checked(left) - self.checked(right))
+
     def error_bound(self, parties: int) -> float:
         """How far a decoded sum can lie from the sum of the floats: l·2^-(f+1), plus half a float64 step of decode.
 
