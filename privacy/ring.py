@@ -10,7 +10,9 @@ symbol · code
   l    · parties         how many encodings are summed; l·R·2^f < 2^(bits−1) or the sum could wrap
 """
 
+import math
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import Any, ClassVar
 
 import numpy as np
@@ -38,11 +40,11 @@ class ValueOutOfRange(ValueError):
     The text holds a private magnitude: it belongs in the party's own log and never in an answer to a peer.
     """
 
-    def __init__(self, magnitude: float, limit: int) -> None:
+    def __init__(self, magnitude: float, limit: float) -> None:
         super().__init__(
-            f"a value of magnitude {magnitude:.6g} exceeds the ring's limit {limit} by {magnitude - limit:.6g} "
+            f"a value of magnitude {magnitude:.6g} exceeds the ring's limit {limit:g} by {magnitude - limit:.6g} "
             f"({magnitude / limit:.3g} times): raise `limit` (and lower `fraction_bits` by as many bits, or take "
-            "the 64-bit ring) in the run spec, or scale the values down"
+            "`ring_bits: 64`) in the run spec, or scale the values down"
         )
         self.magnitude = magnitude
         self.limit = limit
@@ -64,7 +66,7 @@ class Ring:
     """Width of an element: 64 or 32."""
     fraction_bits: int
     """f: bits after the binary point; one encoding is off by at most 2^-(f+1)."""
-    limit: int
+    limit: float
     """R: largest magnitude that can be encoded."""
 
     WIDE: ClassVar["Ring"]
@@ -75,9 +77,9 @@ class Ring:
     def __post_init__(self) -> None:
         if self.bits not in _UNSIGNED:
             raise RingMisconfigured(f"a ring has 64 or 32 bits, not {self.bits}")
-        if self.fraction_bits < 0 or self.limit < 1:
+        if self.fraction_bits < 0 or not 0 < self.limit < math.inf:
             raise RingMisconfigured(
-                f"fraction_bits must be at least 0 and limit at least 1, got {self.fraction_bits} and {self.limit}"
+                f"fraction_bits must be at least 0 and limit positive, got {self.fraction_bits} and {self.limit}"
             )
         self.check(1)
 
@@ -89,15 +91,20 @@ class Ring:
     @property
     def most_parties(self) -> int:
         """The largest number of parties whose sum cannot wrap."""
-        return ((1 << (self.bits - 1)) - 1) // (self.limit << self.fraction_bits)
+        return ((1 << (self.bits - 1)) - 1) // self._largest
+
+    @property
+    def _largest(self) -> int:
+        """R·2^f, rounded up: no encoding is larger. Exact, since floats would round just where it matters."""
+        return math.ceil(Fraction(self.limit) * (1 << self.fraction_bits))
 
     def check(self, parties: int) -> None:
         """Refuse a sum over `parties` that could wrap: l·R·2^f must stay below 2^(bits−1)."""
-        if parties * self.limit << self.fraction_bits >= 1 << (self.bits - 1):
+        if parties * self._largest >= 1 << (self.bits - 1):
             raise RingTooSmall(
-                f"{parties} parties x limit {self.limit} x 2^{self.fraction_bits} reaches 2^{self.bits - 1}: "
+                f"{parties} parties x limit {self.limit:g} x 2^{self.fraction_bits} reaches 2^{self.bits - 1}: "
                 f"this ring sums at most {self.most_parties} parties; lower `limit` or `fraction_bits`"
-                + (", or take the 64-bit ring" if self.bits == 32 else "")
+                + (", or take `ring_bits: 64`" if self.bits == 32 else "")
             )
 
     def encode(self, values: NDArray[np.floating[Any]]) -> RingArray:
@@ -139,7 +146,7 @@ class Ring:
 
         The second term is 0 while the largest sum, l·R·2^f, fits in 53 bits.
         """
-        largest = parties * self.limit << self.fraction_bits
+        largest = parties * self._largest
         rounding = 2.0 ** (largest.bit_length() - _DOUBLE_PRECISION_BITS - 1 - self.fraction_bits)
         return parties * 2.0 ** -(self.fraction_bits + 1) + (
             rounding if largest.bit_length() > _DOUBLE_PRECISION_BITS else 0.0

@@ -86,11 +86,28 @@ def test_the_largest_allowed_sum_does_not_wrap(ring, sign):
 
 
 @pytest.mark.parametrize(
-    ("bits", "fraction_bits", "limit"), [(16, 4, 10), (64, -1, 10), (64, 40, 0), (64, 63, 1), (32, 30, 2)]
+    ("bits", "fraction_bits", "limit"),
+    [
+        (16, 4, 10),
+        (64, -1, 10),
+        (64, 40, 0),
+        (64, 40, float("nan")),
+        (64, 40, float("inf")),
+        (64, 63, 1),
+        (32, 30, 2),
+    ],
 )
 def test_a_ring_that_cannot_hold_one_value_is_refused(bits, fraction_bits, limit):
     with pytest.raises((RingMisconfigured, RingTooSmall)):
         Ring(bits, fraction_bits, limit)
+
+
+def test_a_limit_need_not_be_a_whole_number():
+    ring = Ring(bits=32, fraction_bits=28, limit=1.5)
+    assert ring.most_parties == 5
+    assert ring.decode(ring.encode(np.array([-1.5]))) == -1.5
+    with pytest.raises(ValueOutOfRange):
+        ring.encode(np.array([1.5000001]))
 
 
 def test_elements_of_another_ring_are_refused():
