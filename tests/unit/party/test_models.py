@@ -153,6 +153,14 @@ def test_initial_biases_are_zero_and_scales_are_one():
     assert tensors["0.weight"].abs().max() > 0
 
 
+@pytest.mark.parametrize(("activation", "variance"), [("relu", 2 / 50), ("tanh", 1 / 50)])
+def test_hidden_weights_start_with_the_variance_that_their_activation_needs(activation, variance):
+    model = build_model("mlp", 50, 4, (400,), activation)
+    hidden = model.state_dict(model.initial(stream(3, "initial")))["layers.0.weight"]
+    # 20000 uniform weights: the sample variance is within 5 standard errors, 5 · 0.0063, of its mean.
+    assert float(hidden.var()) == pytest.approx(variance, rel=0.032)
+
+
 def test_a_deep_relu_network_neither_fades_nor_explodes_at_the_start():
     model = build_model("mlp", 64, 32, (64, 64, 64))
     embedding = model.apply(model.initial(stream(3, "initial")), features(500, 64, torch.float32))
