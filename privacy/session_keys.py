@@ -19,6 +19,8 @@ from cryptography.x509 import verification
 
 _SIGNING_LABEL = b"parley/session-key/v1"
 _SECRET_LABEL = b"parley/pair-secret/v1"
+_IDENTITY_SCHEME = "parley://"
+_PARTY_PREFIX = "parley://party/"
 
 
 class KeyRejected(ValueError):
@@ -118,9 +120,9 @@ def verify_signed_key(
     if claimed != wanted:
         raise KeyOfAnotherSession(f"the key is for (party, run, attempt, round) {claimed}, expected {wanted}")
     certificate = _trusted_certificate(signed.certificate_pem, ca_pem, now or datetime.now(UTC))
-    if expected_name not in certificate_names(certificate):
+    if expected_name not in party_names(certificate):
         raise CertificateNameMismatch(
-            f"the certificate names {sorted(certificate_names(certificate))}, expected {expected_name!r}: "
+            f"the certificate names the parties {sorted(party_names(certificate))}, expected {expected_name!r}: "
             "check the party's certificate and the roster"
         )
     public_key = certificate.public_key()
@@ -136,14 +138,24 @@ def verify_signed_key(
         ) from None
 
 
-def certificate_names(certificate: x509.Certificate) -> frozenset[str]:
-    """The common name and the DNS names of a certificate."""
-    names = {str(a.value) for a in certificate.subject.get_attributes_for_oid(x509.NameOID.COMMON_NAME)}
+def party_names(certificate: x509.Certificate) -> frozenset[str]:
+    """The party names that a certificate vouches for.
+
+    A certificate with parley:// URIs says who it is there, role included, and nowhere else: a coordinator or a client
+    whose host or common name is a party's name is not that party. Without such a URI (another CA's certificate) the
+    common name and the DNS names count.
+    """
+    common = {str(a.value) for a in certificate.subject.get_attributes_for_oid(x509.NameOID.COMMON_NAME)}
     try:
         alternative = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
     except x509.ExtensionNotFound:
-        return frozenset(names)
-    return frozenset(names.union(alternative.get_values_for_type(x509.DNSName)))
+        return frozenset(common)
+    uris = [
+        u for u in alternative.get_values_for_type(x509.UniformResourceIdentifier) if u.startswith(_IDENTITY_SCHEME)
+    ]
+    if uris:
+        return frozenset(u.removeprefix(_PARTY_PREFIX) for u in uris if u.startswith(_PARTY_PREFIX))
+    return frozenset(common.union(alternative.get_values_for_type(x509.DNSName)))
 
 
 def pair_secret(

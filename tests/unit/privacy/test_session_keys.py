@@ -47,12 +47,14 @@ class Authority:
             .not_valid_after(start + timedelta(days=days))
         )
 
-    def issue(self, common_name, *, dns=None, start=NOW - timedelta(days=1), days=10, key=None):
+    def issue(self, common_name, *, dns=None, uri=None, start=NOW - timedelta(days=1), days=10, key=None):
         key = key or ec.generate_private_key(ec.SECP256R1())
         subject = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, common_name)])
         builder = self._builder(subject, self.subject, key.public_key(), start, days)
-        if dns:
-            builder = builder.add_extension(x509.SubjectAlternativeName([x509.DNSName(dns)]), critical=False)
+        alternatives = [x509.DNSName(dns)] if dns else []
+        alternatives += [x509.UniformResourceIdentifier(uri)] if uri else []
+        if alternatives:
+            builder = builder.add_extension(x509.SubjectAlternativeName(alternatives), critical=False)
         certificate = builder.sign(self.key, hashes.SHA256())
         private = key.private_bytes(
             serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
@@ -80,6 +82,16 @@ def test_a_key_signed_by_its_owner_is_accepted_by_common_name(ca):
 
 def test_a_key_signed_by_its_owner_is_accepted_by_dns_name(ca):
     accept(signed_by(*ca.issue("somebody", dns="north")), ca)
+
+
+def test_a_key_signed_by_its_owner_is_accepted_by_its_identity(ca):
+    accept(signed_by(*ca.issue("north", uri="parley://party/north", dns="localhost")), ca)
+
+
+@pytest.mark.parametrize("uri", ["parley://coordinator/north", "parley://client/north", "parley://party/south"])
+def test_an_identity_in_the_certificate_overrules_common_name_and_hosts(ca, uri):
+    with pytest.raises(CertificateNameMismatch):
+        accept(signed_by(*ca.issue("north", uri=uri, dns="north")), ca)
 
 
 def test_an_intermediate_authority_may_stand_between(ca):
