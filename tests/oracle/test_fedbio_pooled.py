@@ -1,0 +1,186 @@
+"""The averaged state of the roles against the same computation written naively, in one process, with dense Hessians."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from sklearn.datasets import load_digits
+from sklearn.decomposition import PCA
+from torch.autograd.functional import hessian
+
+from coordinator import fedbio as coordinator
+from experiments.fedbio_simulation import simulate
+from numerics.storm import Schedule
+from party import fedbio as party
+from party.bilevel_objectives import DataCleaning, Quadratic
+
+M, ROWS, CLASSES = 3, 20, 3
+NAMES = tuple(f"party-{m}" for m in range(M))
+SETTINGS = party.Settings(
+    eta=50.0, gamma=0.5, tau=0.3, local_steps=1, upper="private", lower_batch=ROWS, upper_batch=ROWS
+)
+
+
+def digit_clients() -> list[DataCleaning]:
+    digits, labels = load_digits(n_class=CLASSES, return_X_y=True)
+    columns = PCA(5, svd_solver="full").fit_transform(digits / 16.0)
+    split = [slice(m * 2 * ROWS, (m + 1) * 2 * ROWS) for m in range(M)]
+    return [
+        DataCleaning(
+            columns[s][:ROWS],
+            labels[s][:ROWS].astype(np.int64),
+            columns[s][ROWS:],
+            labels[s][ROWS:].astype(np.int64),
+            CLASSES,
+            ridge=0.05,
+        )
+        for s in split
+    ]
+
+
+def federated(clients, settings, rounds):
+    roles = {name: party.Party(settings, client) for name, client in zip(NAMES, clients, strict=True)}
+    states = {
+        name: role.start(np.zeros(role.objective.upper_size), np.zeros(role.objective.lower_size))
+        for name, role in roles.items()
+    }
+    federation = coordinator.Settings(NAMES, settings.accelerated, seed=11)
+    return simulate(federation, roles, states, rounds)
+
+
+def pooled_loss(clients, training: bool):
+    """Softmax regression on all parties' rows at once, written out without the product's code."""
+    features = torch.from_numpy(np.concatenate([c.features if training else c.validation_features for c in clients]))
+    labels = torch.from_numpy(np.concatenate([c.labels if training else c.validation_labels for c in clients]))
+
+    def loss(x, y):
+        scores = features @ y[:15].reshape(5, 3) + y[15:]
+        each = -torch.log_softmax(scores, 1)[torch.arange(len(labels)), labels]
+        return (torch.sigmoid(x) * each).mean() + 0.025 * (y @ y) if training else each.mean()
+
+    return loss
+
+
+def gradient(loss, x, y):
+    x, y = (torch.from_numpy(v.copy()).requires_grad_() for v in (x, y))
+    found = torch.autograd.grad(loss(x, y), (x, y), allow_unused=True)
+    return [np.zeros(leaf.shape) if g is None else g.numpy() for leaf, g in zip((x, y), found, strict=True)]
+
+
+def second_derivatives(loss, x, y):
+    """∇²_{xy} and ∇²_{yy}, dense."""
+    (_, cross), (_, square) = hessian(lambda a, b: loss(a, b), (torch.from_numpy(x), torch.from_numpy(y)))
+    return cross.numpy(), square.numpy()
+
+
+def test_rounds_of_one_full_step_equal_gradient_steps_on_the_pooled_rows():
+    clients = digit_clients()
+    f, g = pooled_loss(clients, training=False), pooled_loss(clients, training=True)
+    x, y, u = np.zeros(M * ROWS), np.zeros(18), np.zeros(18)
+    for _ in range(6):
+        cross, square = second_derivatives(g, x, y)
+        hyper = gradient(f, x, y)[0] - cross @ u
+        lower, upper_y = gradient(g, x, y)[1], gradient(f, x, y)[1]
+        # A party steps its own weights by η; in the pooled mean over M parties they weigh 1/M, hence the M.
+        x, y, u = (
+            x - SETTINGS.eta * M * hyper,
+            y - SETTINGS.gamma * lower,
+            u - SETTINGS.tau * (square @ u - upper_y),
+        )
+    outcome = federated(clients, SETTINGS, 6)
+    np.testing.assert_allclose(outcome.averages.variables, np.concatenate([y, u]), atol=1e-6)
+    weights = np.concatenate([outcome.states[name].variables.x for name in NAMES])
+    np.testing.assert_allclose(weights, x, atol=1e-6)
+    assert np.abs(weights).max() > 0.05
+
+
+def shared_clients() -> list[Quadratic]:
+    g = np.random.default_rng(8)
+    clients = []
+    for _ in range(M):
+        root = g.standard_normal((4, 4))
+        clients.append(
+            Quadratic(
+                H=root @ root.T / 4 + np.eye(4),
+                B=g.standard_normal((4, 3)),
+                c=g.standard_normal((10, 4)),
+                a=g.standard_normal(4),
+                s=g.standard_normal(3),
+                ridge=0.1,
+            )
+        )
+    return clients
+
+
+def algorithm_1(clients, settings, rounds):
+    """FedBiOAcc as its box prints it, with arrays indexed by party and one clock t."""
+    sources = [party.Randomness(11, name) for name in NAMES]
+
+    def evaluate(m, x, y, u, k, draw):
+        q = clients[m]
+        c = q.c[sources[m].rows("lower", k, draw, 10, settings.lower_batch)].mean(axis=0)
+        nu = q.ridge * (x - q.s) + q.B.T @ u
+        return np.concatenate([nu, q.H @ y - q.B @ x - c, q.H @ u - (y - q.a)])
+
+    step = np.repeat([settings.eta, settings.gamma, settings.tau], [3, 4, 4])
+    point = [np.zeros(11) for _ in range(M)]
+    momentum = [evaluate(m, *np.split(point[m], [3, 7]), 0, 0) for m in range(M)]
+    for t in range(rounds * settings.local_steps):
+        alpha = settings.schedule.step(t)
+        before = point
+        point = [p - alpha * step * d for p, d in zip(point, momentum, strict=True)]
+        k, draw = divmod(t, settings.local_steps)
+        if draw == settings.local_steps - 1:
+            point = [np.mean(point, axis=0)] * M
+        momentum = [
+            evaluate(m, *np.split(point[m], [3, 7]), k, draw + 1)
+            + (1 - 0.5 * alpha**2) * (momentum[m] - evaluate(m, *np.split(before[m], [3, 7]), k, draw + 1))
+            for m in range(M)
+        ]
+        if draw == settings.local_steps - 1:
+            momentum = [np.mean(momentum, axis=0)] * M
+    return point[0], momentum[0]
+
+
+@pytest.mark.parametrize("local_steps", [1, 4])
+def test_fedbioacc_rounds_equal_the_box_of_algorithm_1_with_the_same_batches(local_steps):
+    clients = shared_clients()
+    settings = party.Settings(
+        eta=0.05,
+        gamma=0.1,
+        tau=0.1,
+        local_steps=local_steps,
+        accelerated=True,
+        schedule=Schedule(2.0, 8.0),
+        c_nu=0.5,
+        c_omega=0.5,
+        c_u=0.5,
+        lower_batch=4,
+    )
+    point, momentum = algorithm_1(clients, settings, 7)
+    outcome = federated(clients, settings, 7)
+    np.testing.assert_allclose(outcome.averages.variables, point, atol=1e-6)
+    np.testing.assert_allclose(outcome.averages.momenta, momentum, atol=1e-6)
+
+
+def test_sampling_all_parties_by_number_is_the_same_run_as_asking_everyone():
+    clients = shared_clients()
+    settings = party.Settings(eta=0.05, gamma=0.1, tau=0.1, local_steps=3, accelerated=True, lower_batch=4)
+    roles = {name: party.Party(settings, client) for name, client in zip(NAMES, clients, strict=True)}
+    states = {name: role.start(np.zeros(3), np.zeros(4)) for name, role in roles.items()}
+    everyone = simulate(coordinator.Settings(NAMES, True, None, 11), roles, states, 5)
+    counted = simulate(coordinator.Settings(NAMES, True, M, 11), roles, states, 5)
+    assert everyone.averages.variables.tobytes() == counted.averages.variables.tobytes()
+
+
+def test_a_run_of_sampled_parties_still_finds_the_solution_of_like_clients():
+    client = shared_clients()[0]
+    one_sample = replace(client, c=client.c[:1])
+    settings = party.Settings(eta=0.05, gamma=0.1, tau=0.1, local_steps=2, accelerated=True)
+    roles = {name: party.Party(settings, one_sample) for name in NAMES}
+    states = {name: role.start(np.zeros(3), np.zeros(4)) for name, role in roles.items()}
+    outcome = simulate(coordinator.Settings(NAMES, True, 1, 11), roles, states, 1500)
+    x, y = outcome.averages.variables[:3], outcome.averages.variables[3:7]
+    hyper = one_sample.ridge * (x - one_sample.s) + one_sample.B.T @ np.linalg.solve(one_sample.H, y - one_sample.a)
+    assert np.linalg.norm(hyper) < 1e-5
