@@ -1,13 +1,17 @@
 """Who is who: a P-256 certificate authority and the identities that it issues.
 
 An identity is a role and a name, written into the certificate as the URI `parley://<role>/<name>` (and, for people who
-read certificates, as OU and CN). Host names and addresses stand beside it, for TLS alone. A private key never
-leaves the host that made it: `request` makes a key and a signing request there, `sign` answers the request at the
-authority. `issue` does both at once, for a federation on one machine.
+read certificates, as OU and CN). For TLS it is also written as a host name, `tls_name(role, name)`: a caller that
+expects that name reaches this identity or nobody, wherever it dials. Ordinary host names and addresses may stand
+beside it, for browsers and other tools; they cannot take the form of a `tls_name`.
+
+A private key never leaves the host that made it: `request` makes a key and a signing request there, and `sign` answers
+the request at the authority. `issue` does both at once, for a federation on one machine.
 
 Folders: an authority has `ca.pem` and `ca.key`; an identity has `certificate.pem`, `key.pem` and `ca.pem`.
 """
 
+import hashlib
 import ipaddress
 import re
 from collections.abc import Sequence
@@ -63,14 +67,16 @@ __all__ = [
     "peer_identity",
     "request",
     "sign",
+    "tls_name",
 ]
 
 Role = Literal["coordinator", "party", "client"]
 ROLES: tuple[Role, ...] = get_args(Role)
 
-_NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,61}[A-Za-z0-9])?")
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")  # as in run specs
 _HOST = re.compile(r"(?:\*\.)?[A-Za-z0-9_](?:[A-Za-z0-9_.-]{0,251}[A-Za-z0-9])?")
 _URI = re.compile(rf"parley://({'|'.join(ROLES)})/({_NAME.pattern})")
+_RESERVED = "parley.internal"
 _CLOCK_SKEW = timedelta(minutes=5)
 
 
@@ -96,6 +102,14 @@ class Identity:
 
     def __repr__(self) -> str:  # keeps the key out of logs
         return f"Identity({self.peer.role}/{self.peer.name}, expires {self.expires:%Y-%m-%d})"
+
+
+def tls_name(role: str, name: str) -> str:
+    """Return the host name that stands for an identity in TLS.
+
+    Host names ignore case and limit characters, names do not: a digest (160 bits) keeps two identities apart.
+    """
+    return f"{hashlib.sha256(f'{role}/{name}'.encode()).hexdigest()[:40]}.{role}.{_RESERVED}"
 
 
 def create_authority(
@@ -175,7 +189,7 @@ def sign(
         .add_extension(
             x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH]), critical=False
         )
-        .add_extension(_alternative_names(peer.name, peer.role, _hosts(names)), critical=False)
+        .add_extension(_alternative_names(peer.name, peer.role, _hosts(names, peer)), critical=False)
         .add_extension(x509.SubjectKeyIdentifier.from_public_key(asked.public_key()), critical=False)
         .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(ca_key.public_key()), critical=False)
         .sign(ca_key, hashes.SHA256())
@@ -291,7 +305,7 @@ def _refuse_name(name: str) -> None:
 
 def _alternative_names(name: str, role: str, hosts: Sequence[str]) -> x509.SubjectAlternativeName:
     uri = x509.UniformResourceIdentifier(f"parley://{role}/{name}")
-    return x509.SubjectAlternativeName([uri, *map(_host, hosts)])
+    return x509.SubjectAlternativeName([uri, x509.DNSName(tls_name(role, name)), *map(_host, hosts)])
 
 
 def _host(host: str) -> x509.GeneralName:
@@ -300,12 +314,16 @@ def _host(host: str) -> x509.GeneralName:
     except ValueError:
         if not _HOST.fullmatch(host):
             raise RequestRefused(f"{host!r} is neither a host name nor an address: give it without a port.") from None
+        if host.lower().endswith(_RESERVED):
+            raise RequestRefused(f"{host!r} would speak for an identity: leave out hosts under {_RESERVED}.") from None
         return x509.DNSName(host)
 
 
-def _hosts(names: x509.SubjectAlternativeName) -> list[str]:
+def _hosts(names: x509.SubjectAlternativeName, peer: Peer) -> list[str]:
+    """Return the hosts that a request asks for, beside the peer's own TLS name."""
     addresses = [str(address) for address in names.get_values_for_type(x509.IPAddress)]
-    return [*names.get_values_for_type(x509.DNSName), *addresses]
+    own = tls_name(peer.role, peer.name)
+    return [*(host for host in names.get_values_for_type(x509.DNSName) if host != own), *addresses]
 
 
 def _builder(

@@ -25,6 +25,7 @@ from services.wire.certificates import (
     peer_identity,
     request,
     sign,
+    tls_name,
 )
 
 NOW = datetime.now(UTC)
@@ -83,7 +84,7 @@ def test_a_certificate_serves_both_ends_of_tls_and_signs_nothing(ca):
     }
     assert not extensions.get_extension_for_class(x509.BasicConstraints).value.ca
     names = extensions.get_extension_for_class(x509.SubjectAlternativeName).value
-    assert names.get_values_for_type(x509.DNSName) == ["clinic.example"]
+    assert names.get_values_for_type(x509.DNSName) == [tls_name("party", "clinic"), "clinic.example"]
     assert [str(a) for a in names.get_values_for_type(x509.IPAddress)] == ["10.0.0.7", "::1"]
     assert isinstance(certificate.public_key().curve, ec.SECP256R1)
 
@@ -159,6 +160,7 @@ def test_a_request_to_become_an_authority_yields_an_ordinary_certificate(ca, tmp
         (x509.DNSName("bank"),),
         (uri("parley://party/bank"), uri("parley://coordinator/bank")),
         (uri("parley://party/other"),),
+        (uri("parley://party/bank"), x509.DNSName(tls_name("coordinator", "hub"))),
     ],
 )
 def test_a_request_without_exactly_one_consistent_identity_is_refused(ca, tmp_path, names):
@@ -184,6 +186,8 @@ def test_a_request_with_another_kind_of_key_is_refused(ca, tmp_path):
         ("a", "admin", [], 1),
         ("a", "party", ["host:50051"], 1),
         ("a", "party", ["bad host"], 1),
+        ("a", "party", [tls_name("coordinator", "hub")], 1),
+        ("a", "party", ["*.coordinator.Parley.internal"], 1),
         ("a", "party", [], 0),
     ],
 )
@@ -308,11 +312,12 @@ def port(ca):
     server.stop(None).wait()
 
 
-def ask(port, *, trusted, identity=None, host="localhost"):
+def ask(port, *, trusted, identity=None, host="localhost", expected=None):
     credentials = grpc.ssl_channel_credentials(
         trusted, identity and identity.private_key, identity and identity.certificate_chain
     )
-    with grpc.secure_channel(f"{host}:{port}", credentials) as channel:
+    options = [("grpc.ssl_target_name_override", expected)] if expected else []
+    with grpc.secure_channel(f"{host}:{port}", credentials, options) as channel:
         return channel.unary_unary("/any/WhoAmI")(b"", timeout=5).decode()
 
 
@@ -339,4 +344,18 @@ def test_a_server_under_another_host_name_is_not_trusted(ca, port):
     identity = load_identity(issue(ca, "clinic", "party", [], 10))
     with pytest.raises(grpc.RpcError) as refusal:
         ask(port, trusted=identity.ca, identity=identity, host="127.0.0.1")
+    assert refusal.value.code() is grpc.StatusCode.UNAVAILABLE
+
+
+def test_a_caller_that_expects_an_identity_reaches_it_at_any_address(ca, port):
+    identity = load_identity(issue(ca, "clinic", "party", [], 10))
+    expected = tls_name("coordinator", "hub")
+    assert ask(port, trusted=identity.ca, identity=identity, host="127.0.0.1", expected=expected) == "party/clinic"
+
+
+@pytest.mark.parametrize(("role", "name"), [("coordinator", "Hub"), ("party", "hub"), ("coordinator", "other")])
+def test_a_caller_that_expects_another_identity_gets_no_answer(ca, port, role, name):
+    identity = load_identity(issue(ca, "clinic", "party", [], 10))
+    with pytest.raises(grpc.RpcError) as refusal:
+        ask(port, trusted=identity.ca, identity=identity, expected=tls_name(role, name))
     assert refusal.value.code() is grpc.StatusCode.UNAVAILABLE
