@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 from sklearn import datasets
 
 from numerics.streams import batch
-from party.table_errors import ColumnMissing
-from party.tables import ROW_NUMBER, load_labels, load_table
+from tables.errors import ColumnMissing
+from tables.loading import ROW_NUMBER, load_labels, load_table
 
 BUNDLED = ("digits", "breast_cancer", "wine", "iris", "diabetes")
 

@@ -19,7 +19,7 @@ from scipy.sparse import csr_matrix, issparse
 
 from numerics.streams import stream
 from parley.datasets import Dataset, load_dataset
-from party.tables import Table, standardised
+from tables.loading import Table, standardised
 
 Format = Literal["parquet", "csv", "npz", "svm"]
 Strips = Literal["horizontal", "vertical"]

@@ -1,4 +1,4 @@
-"""A party's table: features under stable row identities, in an order that every organisation derives alike.
+"""A table: features or labels under stable row identities, in an order that every organisation derives alike.
 
 Rows are sorted by identity after loading, so two organisations with the same identities have the same row i without
 telling each other anything but a digest. Features become C-contiguous float32 or float64 (or CSR for svmlight);
@@ -19,8 +19,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import issparse
 
-from party.table_errors import ColumnMissing, TableEmpty, TableError
-from party.table_files import (
+from tables.errors import ColumnMissing, TableEmpty, TableError
+from tables.files import (
     TableFile,
     Texts,
     open_csv,

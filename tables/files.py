@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from scipy.sparse import csr_matrix
 from sklearn.datasets import load_svmlight_file
 
-from party.table_errors import (
+from tables.errors import (
     ColumnDuplicated,
     ColumnMissing,
     ColumnNotNumeric,
