@@ -21,13 +21,14 @@ from numerics.networks import (
     out_neighbours,
 )
 from numerics.push_sum import Mass, estimate
-from party import hgp
+from party import hgp, ldp_dsbo
+from privacy.noise import KeyedNoise
 
 Vector = NDArray[np.floating]
 
 
-class CorruptPortion(ValueError):
-    """Bytes that are no Push-Sum portion."""
+class CorruptMessage(ValueError):
+    """Bytes that are no message of the algorithm."""
 
 
 @dataclass
@@ -57,7 +58,7 @@ def encode_portion(mass: Mass) -> bytes:
 def decode_portion(data: bytes) -> Mass:
     """Return the portion that `encode_portion` wrote."""
     if len(data) < 8 or len(data) % 8:
-        raise CorruptPortion(f"A Push-Sum portion of {len(data)} bytes is no list of float64.")
+        raise CorruptMessage(f"A Push-Sum portion of {len(data)} bytes is no list of float64.")
     numbers = np.frombuffer(data, dtype="<f8")
     return Mass(numbers[1:].astype(np.float64), float(numbers[0]))
 
@@ -155,3 +156,70 @@ def _exchange(
         inboxes = outboxes
         if after is not None:
             after(index)
+
+
+@dataclass(frozen=True)
+class Federation:
+    """The agents of an LDP-DSBO run, with what each of them alone holds."""
+
+    agents: Sequence[ldp_dsbo.Agent]
+    settings: Sequence[ldp_dsbo.LdpDsbo]
+    keys: Sequence[KeyedNoise]
+    """Each agent's own key of its noise."""
+    weights: NDArray[np.float64]
+    """W, with zero row sums."""
+    size: int
+    """Length of x, y and z."""
+
+
+def run_ldp_dsbo(
+    federation: Federation,
+    steps: int,
+    *,
+    run: str = "simulated",
+    watch: Callable[[int, list[ldp_dsbo.AgentState]], None] | None = None,
+) -> list[ldp_dsbo.AgentState]:
+    """Run `steps` steps of LDP-DSBO and return the agents' states; `watch(t, states)` sees each step's start."""
+    count = len(federation.agents)
+    neighbours = [
+        {j: float(federation.weights[i, j]) for j in range(count) if j != i and federation.weights[i, j] != 0}
+        for i in range(count)
+    ]
+    states = [ldp_dsbo.begin(federation.size) for _ in range(count)]
+    for t in range(steps):
+        if watch is not None:
+            watch(t, states)
+        sent = []
+        for state, settings, key in zip(states, federation.settings, federation.keys, strict=True):
+            draft = ldp_dsbo.draft_state(state)
+            if settings.noise_scales is None:
+                noised = ldp_dsbo.NoisedState(draft.x, draft.y, draft.z, draft.step)
+            else:
+                noised = ldp_dsbo.noise_draft(draft, settings.noise_scales, key, run)
+            sent.append(encode_noised(noised))
+        states = [
+            ldp_dsbo.update(
+                federation.agents[i],
+                federation.settings[i],
+                neighbours[i],
+                states[i],
+                {j: decode_noised(sent[j]) for j in neighbours[i]},
+            )
+            for i in range(count)
+        ]
+    return states
+
+
+def encode_noised(state: ldp_dsbo.NoisedState) -> bytes:
+    """Return the step and the three noised vectors, which have one length, as little-endian numbers."""
+    vectors = np.concatenate([state.noised_x, state.noised_y, state.noised_z])
+    return struct.pack("<q", state.step) + np.asarray(vectors, dtype="<f8").tobytes()
+
+
+def decode_noised(data: bytes) -> ldp_dsbo.NoisedState:
+    """Return the state that `encode_noised` wrote."""
+    if len(data) % 24 != 8:
+        raise CorruptMessage(f"A noised state of {len(data)} bytes is no step and three vectors of float64.")
+    (step,) = struct.unpack_from("<q", data)
+    x, y, z = np.frombuffer(data, dtype="<f8", offset=8).astype(np.float64).reshape(3, -1)
+    return ldp_dsbo.NoisedState(x, y, z, step)

@@ -17,7 +17,7 @@ from numerics.networks import NetworkKind, NetworkPlan, NotStronglyConnected
 from numerics.push_sum import Mass
 from numerics.streams import stream
 from parley.simulator import (
-    CorruptPortion,
+    CorruptMessage,
     Mixing,
     Traffic,
     decode_portion,
@@ -180,5 +180,5 @@ def test_a_portion_survives_the_boundary_bit_for_bit_and_garbage_does_not_pass()
     again = decode_portion(encode_portion(mass))
     assert again.z.tobytes() == mass.z.tobytes()
     assert again.weight == mass.weight
-    with pytest.raises(CorruptPortion, match="13 bytes"):
+    with pytest.raises(CorruptMessage, match="13 bytes"):
         decode_portion(b"x" * 13)
