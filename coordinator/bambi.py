@@ -61,33 +61,12 @@ class Diverged(ArithmeticError):
 
 
 @dataclass(frozen=True)
-class Problem:
-    """What stays fixed for a run."""
+class Plan:
+    """Which rows each round reads and which label releases a run makes; known before it starts."""
 
     settings: BambiSpec
-    loss: Loss
-    labels: Labels
     rows: RowSets
     seed: int
-    outputs: int
-    dtype: str
-    evaluate_every: int = 10
-    checkpoint_every: int = 25
-
-    @property
-    def releases_per_iteration(self) -> int:
-        """Label releases of one upper iteration: lower gradients, one more for `implicit`, and the upper gradient."""
-        return self.settings.lower.steps + (self.settings.hypergradient == "implicit") + 1
-
-    @property
-    def extra_warmup(self) -> int:
-        """A Newton step is confirmed by one more gradient."""
-        return int(self.settings.lower.solver == "newton" and self.settings.lower.warmup_steps > 0)
-
-    def release(self, k: int, slot: int) -> int:
-        """The number of a label release; the same whenever the round is made again."""
-        warmup = self.settings.lower.warmup_steps + self.extra_warmup
-        return slot if k == 0 else warmup + (k - 1) * self.releases_per_iteration + slot
 
     def lower_rows(self, k: int, t: int) -> Rows:
         """Rows of lower batch (k, t); every Newton step of an iteration sees the same."""
@@ -97,6 +76,54 @@ class Problem:
     def upper_rows(self, k: int) -> Rows:
         """Rows of upper batch k."""
         return batch(self.seed, "upper", k, 0, self.rows.upper, self.settings.upper.batch or len(self.rows.upper))
+
+    @property
+    def releases_per_iteration(self) -> int:
+        """Label releases of one upper iteration: lower gradients, one more for `implicit`, and the upper gradient."""
+        return self.settings.lower.steps + (self.settings.hypergradient == "implicit") + 1
+
+    @property
+    def releases(self) -> int:
+        """Label releases of the whole run."""
+        last = self.settings.upper.steps + 1
+        return self.release(last, 0) + self._solve_releases(self.settings.lower.final_steps)
+
+    def release(self, k: int, slot: int) -> int:
+        """The number of a label release; the same whenever the round is made again."""
+        before = 0 if k == 0 else self._solve_releases(self.settings.lower.warmup_steps)
+        return before + max(0, k - 1) * self.releases_per_iteration + slot
+
+    def released_rows(self, release: int) -> Rows:
+        """The records that a release is about."""
+        warmup, last = self.release(1, 0), self.release(self.settings.upper.steps + 1, 0)
+        if release < warmup:
+            return self.lower_rows(0, release)
+        if release >= last:
+            return self.lower_rows(self.settings.upper.steps + 1, release - last)
+        k, slot = divmod(release - warmup, self.releases_per_iteration)
+        return self.upper_rows(k + 1) if slot == self.releases_per_iteration - 1 else self.lower_rows(k + 1, slot)
+
+    def _solve_releases(self, steps: int) -> int:
+        # A Newton step is confirmed by one more gradient.
+        return steps + int(self.settings.lower.solver == "newton" and steps > 0)
+
+
+@dataclass(frozen=True)
+class Problem:
+    """What stays fixed for a run."""
+
+    plan: Plan
+    loss: Loss
+    labels: Labels
+    outputs: int
+    dtype: str
+    evaluate_every: int = 10
+    checkpoint_every: int = 25
+
+    @property
+    def settings(self) -> BambiSpec:
+        """The algorithm's settings."""
+        return self.plan.settings
 
 
 @dataclass(frozen=True)
@@ -148,9 +175,9 @@ def _iteration(problem: Problem, k: int, pending: Pending | None, observe: Obser
     pending = yield from lower.solve(settings.lower.steps, pending)
     if settings.hypergradient == "implicit" and settings.lower.solver == "sgd":
         pending = yield from lower.gradient(settings.lower.steps, pending)
-    h = _shaped(problem, (yield _ask(pending, UpperForward(k))), len(problem.upper_rows(k)))
-    release = problem.release(k, problem.releases_per_iteration - 1)
-    target = problem.labels.target(release, problem.upper_rows(k))
+    h = _shaped(problem, (yield _ask(pending, UpperForward(k))), len(problem.plan.upper_rows(k)))
+    release = problem.plan.release(k, problem.plan.releases_per_iteration - 1)
+    target = problem.labels.target(release, problem.plan.upper_rows(k))
     observe(Report(k, {"upper loss": problem.loss.value(h, target), "lower loss": lower.loss}))
     pending = Pending(Gradient(vartheta=problem.loss.gradient(h, target)), release)
     if settings.hypergradient == "implicit":
@@ -185,7 +212,7 @@ class _Lower:
 
     def gradient(self, t: int, pending: Pending | None) -> Rounds:
         """θ of one gradient step on every trajectory."""
-        rows, release = self.problem.lower_rows(self.k, t), self._release(t)
+        rows, release = self.problem.plan.lower_rows(self.k, t), self._release(t)
         h = _shaped(self.problem, (yield _ask(pending, LowerForward(self.k, t))), len(rows), stacked=True)
         target = self.problem.labels.target(release, rows)
         self.h, self.loss = h[0], self.problem.loss.value(h[0], target)
@@ -197,7 +224,7 @@ class _Lower:
         h is linear in y, so h at every length between the old and the new point is known without another round; the
         regulariser is a quadratic whose coefficients are two secure scalars. The target is noisy: no new label is read.
         """
-        rows, release = self.problem.lower_rows(self.k, t), self._release(t)
+        rows, release = self.problem.plan.lower_rows(self.k, t), self._release(t)
         sums = _finite((yield _ask(pending, LowerForward(self.k, t))))
         h = _shaped(self.problem, sums[:-2], len(rows))
         penalty, step_penalty = sums[-2:]
@@ -222,7 +249,7 @@ class _Lower:
         return Pending(Gradient(theta=theta, step_length=length), release)
 
     def _release(self, t: int) -> int:
-        return self.problem.release(self.k, t)
+        return self.problem.plan.release(self.k, t)
 
 
 def _conjugate_gradients(
@@ -257,7 +284,7 @@ def _conjugate_gradients(
 
 
 def _evaluation(problem: Problem, k: int, pending: Pending | None, observe: Observer) -> Rounds:
-    rows, parts = problem.rows.test, []
+    rows, parts = problem.plan.rows.test, []
     for first in range(0, len(rows), EVALUATION_ROWS):
         count = min(EVALUATION_ROWS, len(rows) - first)
         sums = yield _ask(pending, RowsForward("test", first, count))

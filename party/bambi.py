@@ -182,7 +182,8 @@ def contribute(block: Block, state: State, ask: Ask) -> tuple[State, Vector]:
         case CurvatureForward(system=system, iteration=iteration):
             return _curvature_forward(block, state, system, iteration)
         case RowsForward(rows=name, first=first, count=count):
-            rows = getattr(block.rows, name)[first : first + count]
+            span = slice(first, first + count)
+            rows = span if name == "all" else getattr(block.rows, name)[span]
             return state, predict(block.model, state.x, state.y, block.features[rows], block.has_direct_term)
     return state, np.empty(0)
 
@@ -211,7 +212,7 @@ def _lower_forward(block: Block, state: State, k: int, t: int) -> tuple[State, V
     penalty = regulariser(block, state.x)
     step = torch.zeros_like(candidate) if state.step is None else state.step
     scalars = [(penalty * candidate.square()).sum(), (penalty * step.square()).sum()]
-    return state, np.concatenate([_flat(s[0] @ candidate), [float(value) for value in scalars]])
+    return state, _flat(s[0] @ candidate, *scalars)
 
 
 def _begin_iteration(block: Block, state: State, k: int) -> State:
@@ -353,7 +354,7 @@ def _curvature_forward(block: Block, state: State, system: str, iteration: int) 
         z = torch.cholesky_solve(z, factor)
     state = replace(state, solve=replace(solve, preconditioned=z))
     scalars = [2 * (penalty * z.square()).sum(), (solve.residual * z).sum()]
-    return state, np.concatenate([_flat(s[0] @ z), [float(value) for value in scalars]])
+    return state, _flat(s[0] @ z, *scalars)
 
 
 def _factor(block: Block, s: Tensor, penalty: Tensor) -> Tensor:
@@ -406,5 +407,7 @@ def _tensor(array: np.ndarray, block: Block) -> Tensor:
     return torch.from_numpy(np.array(array)).to(block.model.dtype)
 
 
-def _flat(tensor: Tensor) -> Vector:
-    return tensor.detach().reshape(-1).numpy().astype(np.float64, copy=False)
+def _flat(tensor: Tensor, *scalars: Tensor) -> Vector:
+    """One vector for one message: a tensor in row-major order, then scalars."""
+    flat = tensor.detach().reshape(-1)
+    return np.asarray((torch.cat([flat, torch.stack(scalars)]) if scalars else flat).numpy())

@@ -11,9 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 Array = NDArray[Any]
-Vector = NDArray[np.float64]
+Vector = NDArray[np.floating[Any]]
 
-RowSetName = Literal["lower", "upper", "test"]
+RowSetName = Literal["lower", "upper", "test", "all"]
 LinearSystem = Literal["newton", "adjoint"]
 
 

@@ -30,7 +30,9 @@ def divide(split: SplitSpec, rows: int, generator: np.random.Generator) -> RowSe
     for chosen in ranges.values():
         if chosen is not None:
             taken[chosen] = True
-    pool = generator.permutation(np.flatnonzero(~taken)).astype(np.int64)
+    free = np.flatnonzero(~taken).astype(np.int64)
+    # Raw words and a stable sort: numpy promises both across versions, so all organisations divide alike.
+    pool = free[np.argsort(generator.bit_generator.random_raw(len(free)), kind="stable")]
     sets: dict[str, Rows] = {}
     start = 0.0
     for name, chosen in ranges.items():

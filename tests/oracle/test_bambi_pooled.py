@@ -31,7 +31,9 @@ class TrueLabels:
 def federation(settings, parties, *, rows=60, columns=3, outputs=3, correlated=0.8):
     rng = np.random.default_rng(5)
     shared = rng.standard_normal((rows, columns))
-    blocks = [correlated * shared + np.sqrt(1 - correlated**2) * rng.standard_normal((rows, columns)) for _ in range(parties)]
+    blocks = [
+        correlated * shared + np.sqrt(1 - correlated**2) * rng.standard_normal((rows, columns)) for _ in range(parties)
+    ]
     if settings.loss == "squared":
         weights = rng.standard_normal((columns * parties, outputs))
         target = np.concatenate(blocks, 1) @ weights + 0.5 * rng.standard_normal((rows, outputs))
@@ -43,16 +45,20 @@ def federation(settings, parties, *, rows=60, columns=3, outputs=3, correlated=0
     if settings.problem == "hyper_parameters":
         network = build_model("identity", columns, columns, dtype=torch.float64)
     else:
-        network = build_model(
-            model.kind, columns, model.out, model.widths, model.activation, dtype=torch.float64
-        )
+        network = build_model(model.kind, columns, model.out, model.widths, model.activation, dtype=torch.float64)
     size = party_bambi.upper_size(settings, network)
     parties_ = [
         party_bambi.Block(settings, network, torch.from_numpy(a), sets, SEED, m, (size,) * parties, outputs)
         for m, a in enumerate(blocks)
     ]
     problem = coordinator_bambi.Problem(
-        settings, loss, TrueLabels(target), sets, SEED, outputs, "float64", evaluate_every=0, checkpoint_every=0
+        coordinator_bambi.Plan(settings, sets, SEED),
+        loss,
+        TrueLabels(target),
+        outputs,
+        "float64",
+        evaluate_every=0,
+        checkpoint_every=0,
     )
     return problem, parties_
 
@@ -79,19 +85,32 @@ def train(problem, blocks, states=None):
 def pooled(problem, blocks, states):
     embeds = [block.model.apply if block.has_direct_term else (lambda x, a: a) for block in blocks]
     return Pooled(
-        problem.settings, [block.features for block in blocks], torch.from_numpy(problem.labels.array), problem.rows,
-        SEED, embeds, [s.x for s in states], [s.y for s in states],
+        problem.settings,
+        [block.features for block in blocks],
+        torch.from_numpy(problem.labels.array),
+        problem.plan.rows,
+        SEED,
+        embeds,
+        [s.x for s in states],
+        [s.y for s in states],
     )
 
 
 def settings_for(mode, problem="hyper_representation", **changes):
     base = {
-        "algorithm": "bambi", "problem": problem, "hypergradient": mode, "regularisation": 1e-2,
+        "algorithm": "bambi",
+        "problem": problem,
+        "hypergradient": mode,
+        "regularisation": 1e-2,
         "loss": "softmax" if problem == "hyper_representation" else "squared",
         "model": {"kind": "mlp", "hidden": [4], "out": 3, "activation": "tanh"},
         "upper": {"steps": 1, "batch": None, "optimiser": {"step": 1.0}},
-        "lower": {"solver": "newton" if mode == "implicit" else "sgd", "steps": 12 if mode == "implicit" else 5,
-                  "batch": None, "optimiser": {"step": 0.3}},
+        "lower": {
+            "solver": "newton" if mode == "implicit" else "sgd",
+            "steps": 12 if mode == "implicit" else 5,
+            "batch": None,
+            "optimiser": {"step": 0.3},
+        },
         "zeroth_order": {"directions": 3, "smoothing": 1e-4, "jacobian_clip": None},
         "implicit": {"rounds": 30, "newton_rounds": 30, "tolerance": 1e-14},
     }
@@ -141,8 +160,11 @@ def test_the_paper_s_local_estimator_is_biased_where_features_are_correlated():
     found = {}
     for mode in ("zeroth_order", "zeroth_order_local"):
         settings = settings_for(
-            mode, "hyper_parameters", coefficients="feature",
-            lower={"steps": 2000, "optimiser": {"step": 0.1}}, zeroth_order={"directions": 9, "smoothing": 1e-6},
+            mode,
+            "hyper_parameters",
+            coefficients="feature",
+            lower={"steps": 2000, "optimiser": {"step": 0.1}},
+            zeroth_order={"directions": 9, "smoothing": 1e-6},
         )
         problem, blocks = federation(settings, 3, outputs=1)
         before = [party_bambi.start(block) for block in blocks]

@@ -1,0 +1,223 @@
+"""The Python client: connect to a coordinator, start runs, watch them, predict."""
+
+import uuid
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import grpc
+import numpy as np
+from numpy.typing import NDArray
+
+from contracts.ledger.v1 import ledger_pb2
+from contracts.run.v1 import run_pb2, run_service_pb2, run_service_pb2_grpc
+from services.wire.certificates import load_identity
+from services.wire.refusals import reason_of
+from services.wire.tensors import decode_tensor
+from services.wire.transport import channel_credentials, channel_options
+
+CALL_SECONDS = 60.0
+
+
+class RequestRefused(RuntimeError):
+    """The coordinator refused a request."""
+
+    def __init__(self, reason: str, message: str) -> None:
+        super().__init__(f"{message} [{reason}]")
+        self.reason, self.message = reason, message
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """Scores of some rows."""
+
+    ids: list[str]
+    scores: NDArray[np.floating[Any]]
+    """(rows, classes) probabilities; one column for a logistic model or a regression."""
+    classes: list[str]
+
+    @property
+    def labels(self) -> list[str]:
+        """The most probable class of each row."""
+        if self.scores.shape[1] == 1:
+            return [self.classes[int(score > 0.5)] for score in self.scores[:, 0]]
+        return [self.classes[best] for best in self.scores.argmax(axis=1)]
+
+
+@dataclass(frozen=True)
+class Ledger:
+    """What a run released about labels, and what that cost."""
+
+    entries: list[ledger_pb2.LedgerEntry]
+    report: ledger_pb2.PrivacyReport
+    broken: str
+    """The first broken link of the chain; empty if it is whole."""
+
+
+class Run:
+    """A run on the coordinator."""
+
+    def __init__(self, federation: "Federation", message: run_pb2.Run) -> None:
+        self._federation = federation
+        self._message = message
+
+    def __repr__(self) -> str:
+        return f"Run({self.run_id}, {self.state}, step {self._message.step} of {self._message.steps})"
+
+    @property
+    def run_id(self) -> str:
+        """The coordinator's name for the run."""
+        return self._message.run_id
+
+    @property
+    def state(self) -> str:
+        """Where the run stood when it was last asked for."""
+        return run_pb2.RunState.Name(self._message.state).removeprefix("RUN_STATE_")
+
+    @property
+    def reason(self) -> str:
+        """Why it stands there."""
+        return self._message.reason
+
+    @property
+    def step(self) -> int:
+        """Upper iterations done."""
+        return self._message.step
+
+    @property
+    def steps(self) -> int:
+        """Upper iterations in all."""
+        return self._message.steps
+
+    @property
+    def metrics(self) -> dict[str, float]:
+        """The newest value of each metric."""
+        return {metric.name: metric.value for metric in self._message.metrics}
+
+    @property
+    def message(self) -> run_pb2.Run:
+        """The run as the coordinator sent it."""
+        return self._message
+
+    def refresh(self) -> Self:
+        """Ask again where the run stands."""
+        request = run_service_pb2.GetRunRequest(run_id=self.run_id)
+        self._message = self._federation.call("GetRun", request).run
+        return self
+
+    def watch(self, after: int = 0) -> Iterator[run_pb2.RunEvent]:
+        """Events, past ones first, until the run ends."""
+        request = run_service_pb2.WatchRunRequest(run_id=self.run_id, after_sequence=after)
+        for response in self._federation.stream("WatchRun", request):
+            self._message = response.run
+            yield response.event
+        self.refresh()
+
+    def result(self) -> dict[str, float]:
+        """Wait for the end; the metrics of a completed run, or an error that says why there are none."""
+        for _ in self.watch():
+            pass
+        if self.state != "COMPLETED":
+            raise RequestRefused(self.state, self.reason or f"the run is {self.state}")
+        return self.metrics
+
+    def cancel(self) -> Self:
+        """Stop the run."""
+        self._message = self._federation.call("CancelRun", run_service_pb2.CancelRunRequest(run_id=self.run_id)).run
+        return self
+
+    def resume(self) -> Self:
+        """Go on from the last checkpoint."""
+        self._message = self._federation.call("ResumeRun", run_service_pb2.ResumeRunRequest(run_id=self.run_id)).run
+        return self
+
+    def predict(self, table: str = "", ids: Sequence[str] = ()) -> Prediction:
+        """Predict rows of a table that every party holds."""
+        request = run_service_pb2.PredictRequest(run_id=self.run_id, table=table, ids=ids)
+        names: list[str] = []
+        pages: list[NDArray[Any]] = []
+        classes: list[str] = []
+        for page in self._federation.stream("Predict", request):
+            names += page.ids
+            pages.append(decode_tensor(page.scores, _no_blobs(), name="scores", ndim=2))
+            classes = list(page.classes)
+        return Prediction(names, np.concatenate(pages) if pages else np.empty((0, len(classes))), classes)
+
+    def ledger(self) -> Ledger:
+        """What was released about labels."""
+        answer = self._federation.call("GetLedger", run_service_pb2.GetLedgerRequest(run_id=self.run_id))
+        return Ledger(list(answer.entries), answer.report, answer.broken)
+
+
+class Federation:
+    """A coordinator, as a client sees it."""
+
+    def __init__(self, address: str, identity: Path, coordinator: str = "coordinator") -> None:
+        credentials = channel_credentials(load_identity(identity))
+        options = channel_options("coordinator", coordinator)
+        self._channel = grpc.secure_channel(address, credentials, options=options)
+        self._stub = run_service_pb2_grpc.RunServiceStub(self._channel)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._channel.close()
+
+    def start(self, spec: str | Path, request_id: str | None = None) -> Run:
+        """Start a run from a spec: YAML text, or the path of a file."""
+        text = spec.read_text() if isinstance(spec, Path) else spec
+        request = run_service_pb2.StartRunRequest(request_id=request_id or uuid.uuid4().hex, spec_yaml=text)
+        return Run(self, self.call("StartRun", request).run)
+
+    def check(self, spec: str | Path) -> list[run_pb2.SpecProblem]:
+        """Every mistake of a spec."""
+        text = spec.read_text() if isinstance(spec, Path) else spec
+        return list(self.call("CheckSpec", run_service_pb2.CheckSpecRequest(spec_yaml=text)).problems)
+
+    def run(self, run_id: str) -> Run:
+        """A run by its id."""
+        return Run(self, self.call("GetRun", run_service_pb2.GetRunRequest(run_id=run_id)).run)
+
+    def runs(self) -> list[Run]:
+        """Runs, newest first."""
+        return [Run(self, run) for run in self.call("ListRuns", run_service_pb2.ListRunsRequest()).runs]
+
+    def parties(self) -> list[run_pb2.PartyStatus]:
+        """How every party of the address book stands."""
+        return list(self.call("ListParties", run_service_pb2.ListPartiesRequest()).parties)
+
+    def call(self, method: str, request: Any) -> Any:
+        """One call, its refusal as an exception."""
+        try:
+            return getattr(self._stub, method)(request, timeout=CALL_SECONDS)
+        except grpc.RpcError as error:
+            raise _refused(error) from None
+
+    def stream(self, method: str, request: Any) -> Iterator[Any]:
+        """A streamed call, its refusal as an exception."""
+        try:
+            yield from getattr(self._stub, method)(request)
+        except grpc.RpcError as error:
+            raise _refused(error) from None
+
+
+def connect(address: str, identity: str | Path, coordinator: str = "coordinator") -> Federation:
+    """Connect to the coordinator at `address` with the client certificate in `identity`."""
+    return Federation(address, Path(identity), coordinator)
+
+
+def _refused(error: Any) -> RequestRefused:
+    reason = reason_of(error) or error.code().name
+    hint = ": is the coordinator running, and is the address right?" if reason == "UNAVAILABLE" else ""
+    return RequestRefused(reason, f"{error.details()}{hint}")
+
+
+def _no_blobs() -> Any:
+    from collections import deque
+
+    return deque()

@@ -1,0 +1,167 @@
+"""A federation on one machine: real processes, real sockets, certificates of its own."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import yaml
+
+from parley.client import Federation, connect
+from services.wire.certificates import create_authority, issue
+
+READY_SECONDS = 60.0
+STOP_SECONDS = 10.0
+
+
+class ProcessEnded(RuntimeError):
+    """A service of the local federation ended before it was ready."""
+
+
+@dataclass
+class LocalFederation:
+    """A coordinator and its parties as local processes; `with` starts them and takes them down."""
+
+    directory: Path
+    """Where certificates, configuration, state and logs go."""
+    tables: Mapping[str, Mapping[str, Mapping[str, Any]]]
+    """For each party its tables: name → fields of the party's configuration (at least `path`)."""
+    labels: Mapping[str, Mapping[str, Any]]
+    """The coordinator's label tables: name → fields (at least `path`)."""
+    policy: Mapping[str, Any] = field(default_factory=dict)
+    """Fields of every party's policy."""
+    coordinator_options: Mapping[str, Any] = field(default_factory=dict)
+    """Further fields of the coordinator's configuration."""
+    processes: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
+    addresses: dict[str, str] = field(default_factory=dict)
+
+    def __enter__(self) -> Self:
+        self.write()
+        try:
+            for name in [*self.tables, "coordinator"]:
+                self.start(name)
+            for name in self.processes:
+                self.wait_until_ready(name)
+        except BaseException:
+            self.stop()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    def write(self) -> None:
+        """Make certificates and configuration files."""
+        self.directory.mkdir(parents=True, exist_ok=True)
+        names = {name: "party" for name in self.tables} | {"coordinator": "coordinator", "client": "client"}
+        authority = self.directory / "certificates" / "authority"
+        if not (authority / "ca.pem").exists():
+            create_authority(authority, "local-authority")
+            for name, role in names.items():
+                issue(authority, name, role, ["localhost", "127.0.0.1"])
+        self.addresses = {name: f"127.0.0.1:{port}" for name, port in zip(names, _free_ports(len(names)), strict=True)}
+        for name, tables in self.tables.items():
+            self._write(name, self._party(name, tables))
+        parties = {name: {"address": self.addresses[name]} for name in self.tables}
+        self._write(
+            "coordinator",
+            self._service("coordinator")
+            | {"parties": parties, "labels": _absolute(self.labels)}
+            | dict(self.coordinator_options),
+        )
+
+    def start(self, name: str) -> None:
+        """Start one service."""
+        ready = self.directory / f"{name}.ready"
+        ready.unlink(missing_ok=True)
+        module = "services.coordinator" if name == "coordinator" else "services.party"
+        command = [sys.executable, "-m", module, "--config", str(self.directory / f"{name}.yaml")]
+        environment = {"OMP_NUM_THREADS": "1", **os.environ}
+        with (self.directory / f"{name}.log").open("ab") as log:
+            self.processes[name] = subprocess.Popen(  # noqa: S603 (our own modules)
+                [*command, "--ready-file", str(ready)], stdout=log, stderr=log, env=environment
+            )
+
+    def wait_until_ready(self, name: str) -> None:
+        """Wait until a service listens."""
+        deadline = time.monotonic() + READY_SECONDS
+        while not (self.directory / f"{name}.ready").exists():
+            if self.processes[name].poll() is not None:
+                lines = (self.directory / f"{name}.log").read_text().strip().splitlines()
+                raise ProcessEnded(f"{name} ended at its start: {lines[-1] if lines else 'no log'}")
+            if time.monotonic() > deadline:
+                raise ProcessEnded(f"{name} was not ready within {READY_SECONDS:g} s; see {name}.log")
+            time.sleep(0.05)
+
+    def kill(self, name: str) -> None:
+        """Stop a service at once, as a crash would."""
+        self.processes[name].kill()
+        self.processes[name].wait()
+
+    def restart(self, name: str) -> None:
+        """Start a service again at the same address."""
+        self.start(name)
+        self.wait_until_ready(name)
+
+    def connect(self) -> Federation:
+        """A client of this federation."""
+        return connect(self.addresses["coordinator"], self.identity("client"))
+
+    def identity(self, name: str) -> Path:
+        """The certificate directory of a service or client."""
+        return self.directory / "certificates" / name
+
+    def stop(self) -> None:
+        """Take every process down."""
+        for process in self.processes.values():
+            if process.poll() is None:
+                process.send_signal(signal.SIGTERM)
+        for process in self.processes.values():
+            try:
+                process.wait(STOP_SECONDS)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+
+    def _service(self, name: str) -> dict[str, Any]:
+        return {
+            "name": name,
+            "listen": self.addresses[name],
+            "identity": f"certificates/{name}",
+            "state": f"state/{name}",
+        }
+
+    def _party(self, name: str, tables: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+        return self._service(name) | {
+            "coordinator": {"name": "coordinator", "address": self.addresses["coordinator"]},
+            "tables": _absolute(tables),
+            "policy": {"coordinators": ["coordinator"], **self.policy},
+        }
+
+    def _write(self, name: str, content: Mapping[str, Any]) -> None:
+        (self.directory / f"{name}.yaml").write_text(yaml.safe_dump(dict(content), sort_keys=False))
+
+
+def _absolute(tables: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
+    return {name: {**fields, "path": str(Path(fields["path"]).resolve())} for name, fields in tables.items()}
+
+
+def _free_ports(count: int) -> list[int]:
+    """Ports that are free now; all are held open until the last is known, so that none is given twice."""
+    sockets = [socket.socket() for _ in range(count)]
+    try:
+        for one in sockets:
+            one.bind(("127.0.0.1", 0))
+        return [int(one.getsockname()[1]) for one in sockets]
+    finally:
+        for one in sockets:
+            one.close()

@@ -1,0 +1,98 @@
+"""Draft → Gate → Release: the one way out.
+
+A role computes drafts. A gate applies the protection that the manifest names for the field, makes sure that the ledger
+has paid, and only then makes a `Release`. The codec in `services/wire` takes releases and nothing else, and nothing
+outside this module makes one (`tests/contract` checks both).
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Generic, Literal, Protocol, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from privacy.rounds import Round, Vector
+
+Array = NDArray[Any]
+Content = TypeVar("Content", covariant=True)
+TreeName = Literal["values", "masks"]
+_SEAL = object()
+
+
+class NotPaid(RuntimeError):
+    """An outcome holds a label release that the ledger does not cover."""
+
+
+class Release(Generic[Content]):
+    """Something that may leave. Made by the gates of this module only."""
+
+    __slots__ = ("content",)
+
+    def __init__(self, content: Content, seal: object) -> None:
+        if seal is not _SEAL:
+            raise TypeError("only a gate makes a Release")
+        self.content = content
+
+
+@dataclass(frozen=True)
+class TreeSum:
+    """A sum over a subtree of parties, on its way up tree 1 (values plus masks) or tree 2 (masks)."""
+
+    tree: TreeName
+    round: int
+    elements: Array
+    participants: int
+
+
+@dataclass(frozen=True)
+class Addend:
+    """A party's part of a round's sum: in the clear, masked, or as the roots of trees."""
+
+    participants: int
+    """Bit i is set if party i takes part."""
+    clear: Array | None = None
+    masked: Array | None = None
+    roots: tuple[TreeSum, ...] = ()
+
+
+class Protection(Protocol):
+    """How a party's addend is hidden from whoever sums it."""
+
+    def protect(self, round_number: int, values: Vector) -> Addend:
+        """The addend of a round. A round number is never used for two different values."""
+
+
+class SumGate:
+    """A party's gate for addends of secure sums."""
+
+    def __init__(self, protection: Protection) -> None:
+        self._protection = protection
+
+    def release(self, round_number: int, draft: Vector) -> Release[Addend]:
+        """Hide a draft in the sum of a round."""
+        return Release(self._protection.protect(round_number, draft), _SEAL)
+
+
+class OutcomeGate:
+    """The coordinator's gate: an outcome that was made from labels leaves only if the ledger covers it."""
+
+    def __init__(self, is_paid: Callable[[int], bool]) -> None:
+        self._is_paid = is_paid
+
+    def release(self, draft: Round) -> Release[Round]:
+        """Let the outcome of a round pass."""
+        if draft.label_release is not None and not self._is_paid(draft.label_release):
+            raise NotPaid(f"label release {draft.label_release} is not in the ledger; nothing was sent")
+        return Release(draft, _SEAL)
+
+
+class Plain:
+    """No protection: the addend in the clear. A party's policy must allow it."""
+
+    def __init__(self, parties: int) -> None:
+        self._everyone = (1 << parties) - 1
+
+    def protect(self, round_number: int, values: Vector) -> Addend:  # noqa: ARG002 (nothing to bind a round to)
+        """Hand the values on."""
+        return Addend(self._everyone, clear=np.asarray(values))

@@ -1,0 +1,65 @@
+"""Run a coordinator: `python -m services.coordinator --config coordinator.yaml`."""
+
+import argparse
+
+import sqlalchemy as sa
+
+from contracts.coordinator.v1 import coordinator_service_pb2, coordinator_service_pb2_grpc
+from contracts.run.v1 import run_service_pb2, run_service_pb2_grpc
+from privacy.ledger import open_ledger
+from privacy.noise import read_or_create_key
+from services.coordinator.config import CoordinatorConfig
+from services.coordinator.fleet import Fleet
+from services.coordinator.labels import LabelShelf
+from services.coordinator.refusals import CATALOGUE
+from services.coordinator.registry import Registry
+from services.coordinator.runs import RunDesk
+from services.coordinator.servicer import PartiesServicer, RunServicer
+from services.wire.authorisation import HEALTH, REFLECTION, Policy
+from services.wire.certificates import load_identity
+from services.wire.configuration import ConfigInvalid, load_config
+from services.wire.process import run, serve
+from services.wire.refusals import Border
+from services.wire.transport import add_health_and_reflection, listen, make_server
+
+RUNS = run_service_pb2.DESCRIPTOR.services_by_name["RunService"]
+PARTIES = coordinator_service_pb2.DESCRIPTOR.services_by_name["CoordinatorService"]
+POLICY = Policy(
+    HEALTH
+    | REFLECTION
+    | {f"/{RUNS.full_name}/{method.name}": frozenset({"client"}) for method in RUNS.methods}
+    | {f"/{PARTIES.full_name}/{method.name}": frozenset({"party"}) for method in PARTIES.methods}
+)
+
+
+async def main(given: argparse.Namespace) -> None:
+    """Serve until stopped."""
+    config = load_config(given.config, CoordinatorConfig)
+    identity = load_identity(config.identity)
+    if identity.peer != ("coordinator", config.name):
+        raise ConfigInvalid(
+            f"{given.config}: name is {config.name}, but the certificate says {identity.peer.role} "
+            f"{identity.peer.name}: correct one of them"
+        )
+    config.state.mkdir(parents=True, exist_ok=True)
+    registry = Registry(sa.create_engine(config.database_url))
+    ledger = open_ledger(config.database_url)
+    fleet = Fleet(config.identity, config.parties)
+    key = read_or_create_key(config.state / "label-noise.key")
+    desk = RunDesk(registry, fleet, LabelShelf(config.labels), ledger, key, config.runs)
+    server = make_server(Border(POLICY, CATALOGUE))
+    run_service_pb2_grpc.add_RunServiceServicer_to_server(RunServicer(desk, registry, fleet, ledger), server)
+    coordinator_service_pb2_grpc.add_CoordinatorServiceServicer_to_server(PartiesServicer(fleet, registry), server)
+    await add_health_and_reflection(server, [RUNS.full_name, PARTIES.full_name])
+    host = config.listen.rpartition(":")[0]
+    address = f"{host}:{listen(server, config.listen, config.identity)}"
+    desk.resume_unfinished()
+    try:
+        await serve(server, address, given.ready_file)
+    finally:
+        await desk.stop()
+        await fleet.close()
+
+
+if __name__ == "__main__":
+    run(main, __doc__)

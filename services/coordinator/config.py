@@ -1,0 +1,63 @@
+"""A coordinator's configuration, read once at the start."""
+
+from pydantic import Field
+
+from services.wire.configuration import FilePath
+from spec.section import Section
+
+
+class LabelConfig(Section):
+    """A table of labels that runs may train on."""
+
+    path: FilePath
+    """CSV, Parquet, NPZ or svmlight file."""
+    format: str | None = None
+    """`csv`, `parquet`, `npz` or `svmlight`, where the file's name does not say it."""
+    id: str | None = None
+    """Column that names the rows; `id` if left out."""
+    column: str = "label"
+    """Column with the labels."""
+
+
+class PartyAddress(Section):
+    """Where a party is dialled."""
+
+    address: str
+    """host:port."""
+
+
+class WebConfig(Section):
+    """The web page."""
+
+    listen: str = "127.0.0.1:0"
+    """host:port to serve on; port 0 takes a free one."""
+    token_file: FilePath | None = None
+    """File with the token that a browser must show; made in `state` if left out."""
+
+
+class CoordinatorConfig(Section):
+    """A coordinator service."""
+
+    name: str
+    """This coordinator; must be what its certificate says."""
+    listen: str = "127.0.0.1:0"
+    """host:port to serve on; port 0 takes a free one."""
+    identity: FilePath
+    """Directory with the certificate, the key and the authority."""
+    state: FilePath
+    """Directory for the database and the label key."""
+    database: str | None = None
+    """SQLAlchemy URL; a SQLite file in `state` if left out."""
+    parties: dict[str, PartyAddress]
+    """The address book: parties by name."""
+    labels: dict[str, LabelConfig]
+    """Label tables by name."""
+    runs: int = Field(default=16, ge=1, le=1024)
+    """Most runs at once."""
+    web: WebConfig | None = None
+    """The web page; none if left out."""
+
+    @property
+    def database_url(self) -> str:
+        """Where runs and ledgers are kept."""
+        return self.database or f"sqlite:///{self.state / 'coordinator.db'}"

@@ -1,0 +1,204 @@
+"""Driving a run: sessions, rounds, checkpoints, waiting for lost parties, and how it ends."""
+
+import asyncio
+import functools
+import logging
+import time
+from collections.abc import Callable, Generator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, TypeVar
+
+import coordinator.bambi as bambi
+from numerics.streams import stream
+from privacy.ledger import BudgetExhausted, Ledger
+from privacy.release import OutcomeGate
+from privacy.rounds import Checkpoint, Finish, Round, Vector
+from services.coordinator.fleet import Fleet, PartyLost, PartyRefused
+from services.coordinator.labels import LabelShelf, check_rows, loss_of, make_gate
+from services.coordinator.registry import Registry, RunRecord
+from services.coordinator.sessions import Session
+from spec.parsing import parse_spec
+from spec.rows import divide
+from tables.loading import Labels
+
+PROGRESS_SECONDS = 0.5
+"""Progress events are written no more often than this; evaluations always are."""
+FIRST_WAIT_SECONDS, LONGEST_WAIT_SECONDS = 0.5, 10.0
+
+Result = TypeVar("Result")
+logger = logging.getLogger(__name__)
+
+
+class RunDriver:
+    """One run, from its first session to its end."""
+
+    def __init__(
+        self,
+        record: RunRecord,
+        registry: Registry,
+        fleet: Fleet,
+        shelf: LabelShelf,
+        ledger: Ledger,
+        label_key: bytes,
+        changed: Callable[[str], None],
+    ) -> None:
+        self._record, self._registry, self._fleet = record, registry, fleet
+        self._shelf, self._ledger, self._label_key, self._changed = shelf, ledger, label_key, changed
+        self._spec = parse_spec(record.spec_yaml)
+        self._worker = ThreadPoolExecutor(max_workers=1, thread_name_prefix=f"run-{record.run_id}")
+        self._step, self._written, self._seconds = record.checkpoint, 0.0, 0.0
+        self._reports: list[bambi.Report] = []
+        self._labels: Labels | None = None
+        self._totals = {"rounds": 0.0, "bytes": 0.0, "label releases": 0.0}
+
+    @property
+    def run_id(self) -> str:
+        """The run."""
+        return self._record.run_id
+
+    async def prepare(self) -> Session:
+        """Open a session at every party and check data and labels; what cannot start is refused here."""
+        self._labels = await asyncio.to_thread(self._shelf.load, self._spec)
+        session = Session(self._fleet, self._spec, self._record.spec_yaml, self.run_id)
+        try:
+            await session.open()
+            first = session.opened[0]
+            check_rows(self._labels, first.rows, first.id_digest, session.names[0])
+            divide(self._spec.split, len(self._labels), stream(self._spec.seed, "split"))
+        except BaseException:
+            await session.close()
+            raise
+        return session
+
+    async def run(self, session: Session | None) -> None:
+        """Drive the run until it ends; never raises but for cancellation."""
+        try:
+            await self._until_done(session)
+        except BudgetExhausted as error:
+            await self._note("state", str(error), state="BUDGET_EXHAUSTED", reason=str(error))
+        except asyncio.CancelledError:
+            raise
+        except (PartyLost, PartyRefused, ArithmeticError, ValueError, LookupError) as error:
+            await self._note("state", f"failed: {error}", state="FAILED", reason=str(error))
+        except Exception as error:
+            logger.exception("run %s failed", self.run_id)
+            reason = f"an internal error ({type(error).__name__}); the coordinator's log has the detail"
+            await self._note("state", reason, state="FAILED", reason=reason)
+        finally:
+            self._worker.shutdown(wait=False)
+
+    async def _until_done(self, session: Session | None) -> None:
+        deadline, delay = 0.0, FIRST_WAIT_SECONDS
+        while True:
+            try:
+                session = session or await self.prepare()
+                await self._attempt(session)
+                return
+            except PartyLost as lost:
+                now = time.monotonic()
+                if self._registry.get(self.run_id).state != "PAUSED":
+                    deadline, delay = now + self._spec.wait_seconds, FIRST_WAIT_SECONDS
+                    await self._note("party", f"paused: {lost}", state="PAUSED", reason=str(lost))
+                if now + delay > deadline:
+                    raise PartyLost(
+                        lost.party, f"it was waited for {self._spec.wait_seconds:g} s; start it and resume the run"
+                    ) from lost
+                await self._fleet.wait_for_arrival(lost.party, delay)
+                delay = min(2 * delay, LONGEST_WAIT_SECONDS)
+            finally:
+                if session is not None:
+                    await session.close()
+                    session = None
+
+    async def _attempt(self, session: Session) -> None:
+        record = self._registry.get(self.run_id)
+        done = _common_checkpoint(session, record.checkpoint)
+        labels = self._labels
+        assert labels is not None  # noqa: S101 (prepare has loaded them)
+        loss, outputs = loss_of(self._spec, labels)
+        await session.begin(done, outputs)
+        problem, gate = await self._compute(self._problem, labels, outputs)
+        self._step = done
+        began = "resumed from iteration" if record.attempt else "started at iteration"
+        await self._note("state", f"{began} {done}", state="RUNNING", reason="", step=done, attempt=record.attempt + 1)
+        rounds = bambi.rounds(problem, done, self._reports.append)
+        started, before = time.monotonic(), self._seconds
+        try:
+            await self._rounds(session, rounds, gate)
+        except BudgetExhausted:
+            await session.exchange(gate.release(Round(None, Finish())))
+            raise
+        finally:
+            self._seconds = before + time.monotonic() - started
+        await self._note("state", "completed", state="COMPLETED", reason="", step=self._step, metrics=self._measured())
+
+    async def _rounds(self, session: Session, rounds: Generator[Round, Vector, None], gate: OutcomeGate) -> None:
+        releases: set[int] = set()
+        base = dict(self._totals)
+        current = await self._compute(next, rounds)
+        while True:
+            total = await session.exchange(gate.release(current))
+            traffic = session.traffic
+            if current.label_release is not None:
+                releases.add(current.label_release)
+            self._totals = {
+                "rounds": base["rounds"] + traffic.rounds,
+                "bytes": base["bytes"] + traffic.sent_bytes + traffic.received_bytes,
+                "label releases": base["label releases"] + len(releases),
+            }
+            if isinstance(current.ask, Checkpoint):
+                await self._commit(current.ask.k)
+            if isinstance(current.ask, Finish):
+                await self._flush()
+                return
+            current = await self._compute(rounds.send, total)
+            await self._flush()
+
+    def _problem(self, labels: Labels, outputs: int) -> tuple[bambi.Problem, OutcomeGate]:
+        rows = divide(self._spec.split, len(labels), stream(self._spec.seed, "split"))
+        plan = bambi.Plan(self._spec.train, rows, self._spec.seed)
+        gate = make_gate(self._spec, labels, plan, self._ledger, self._label_key, self.run_id)
+        problem = bambi.Problem(
+            plan,
+            gate.loss,
+            gate,
+            outputs,
+            self._spec.dtype,
+            self._spec.evaluate_every,
+            self._spec.checkpoint_every,
+        )
+        return problem, OutcomeGate(gate.is_paid)
+
+    async def _commit(self, k: int) -> None:
+        """Second phase: every party has written and synced checkpoint k."""
+        await self._note("progress", f"checkpoint {k}", checkpoint=k, step=k, metrics=self._measured())
+
+    async def _flush(self) -> None:
+        """Write what the label holder may see: evaluations always, progress now and then."""
+        reports = self._reports[:]
+        self._reports.clear()
+        for report in reports:
+            self._step = report.k
+            evaluated = any(name.startswith("test ") for name in report.metrics)
+            now = time.monotonic()
+            if evaluated or now - self._written >= PROGRESS_SECONDS:
+                self._written = now
+                kind = "evaluation" if evaluated else "progress"
+                metrics = {**report.metrics, **self._measured()}
+                await self._note(kind, f"iteration {report.k}", step=report.k, metrics=metrics)
+
+    def _measured(self) -> dict[str, float]:
+        return dict(self._totals)
+
+    async def _note(self, kind: str, message: str, **changes: Any) -> None:
+        await asyncio.to_thread(functools.partial(self._registry.change, self.run_id, kind, message, **changes))
+        self._changed(self.run_id)
+
+    async def _compute(self, function: Callable[..., Result], *arguments: Any) -> Result:
+        return await asyncio.get_running_loop().run_in_executor(self._worker, function, *arguments)
+
+
+def _common_checkpoint(session: Session, committed: int) -> int:
+    """The newest committed checkpoint that every party can read; 0 begins anew."""
+    common = set(session.opened[0].checkpoints).intersection(*(answer.checkpoints for answer in session.opened))
+    return max((k for k in common if k <= committed), default=0)

@@ -1,0 +1,107 @@
+"""The coordinator's connections to parties: control calls on one channel, the data plane on another."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import TypeVar
+
+import grpc
+
+from contracts.party.v1 import party_service_pb2_grpc as pb_grpc
+from services.coordinator.config import PartyAddress
+from services.wire.refusals import reason_of
+from services.wire.transport import CONTROL_SECONDS, open_channel
+
+Response = TypeVar("Response")
+LOST_CODES = {grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.CANCELLED}
+LOST_REASONS = {"SESSION_UNKNOWN"}
+
+
+class PartyUnknown(LookupError):
+    """A party is not in the address book."""
+
+
+class PartyLost(ConnectionError):
+    """A party does not answer; waiting may help."""
+
+    def __init__(self, party: str, problem: str) -> None:
+        super().__init__(f"{party} does not answer: {problem}")
+        self.party = party
+
+
+class PartyRefused(RuntimeError):
+    """A party refused; waiting does not help."""
+
+    def __init__(self, party: str, reason: str, message: str) -> None:
+        super().__init__(f"{party} refused ({reason}): {message}")
+        self.party, self.reason = party, reason
+
+
+class Fleet:
+    """The parties of the address book."""
+
+    def __init__(self, identity: Path, addresses: dict[str, PartyAddress]) -> None:
+        self._identity = identity
+        self._addresses = addresses
+        self._control: dict[str, grpc.aio.Channel] = {}
+        self._arrivals: dict[str, asyncio.Event] = {}
+
+    @property
+    def names(self) -> list[str]:
+        """Every party."""
+        return sorted(self._addresses)
+
+    def address(self, party: str) -> str:
+        """Where a party is dialled."""
+        if party not in self._addresses:
+            raise PartyUnknown(
+                f"{party} is not in the coordinator's address book, which has {self.names}: "
+                "correct the spec, or add the party to the coordinator's configuration"
+            )
+        return self._addresses[party].address
+
+    def stub(self, party: str) -> "pb_grpc.PartyServiceAsyncStub":
+        """Control calls to a party."""
+        if party not in self._control:
+            self._control[party] = open_channel(self.address(party), self._identity, "party", party)
+        return pb_grpc.PartyServiceStub(self._control[party])
+
+    def bulk_channel(self, party: str) -> grpc.aio.Channel:
+        """A connection of its own for one data plane."""
+        return open_channel(self.address(party), self._identity, "party", party, own_connection=True)
+
+    def arrived(self, party: str) -> None:
+        """Note that a party has come up; whoever waits for it goes on."""
+        self._arrivals.setdefault(party, asyncio.Event()).set()
+
+    async def wait_for_arrival(self, party: str, seconds: float) -> None:
+        """Wait until a party announces itself, but no longer than `seconds`."""
+        event = self._arrivals.setdefault(party, asyncio.Event())
+        event.clear()
+        try:
+            await asyncio.wait_for(event.wait(), seconds)
+        except TimeoutError:
+            return
+
+    async def close(self) -> None:
+        """Close every control channel."""
+        for channel in self._control.values():
+            await channel.close()
+
+
+async def call(party: str, make: Callable[[], Awaitable[Response]]) -> Response:
+    """A call to a party, its failure told apart: lost or refused."""
+    try:
+        return await asyncio.wait_for(make(), CONTROL_SECONDS)
+    except TimeoutError:
+        raise PartyLost(party, f"no answer within {CONTROL_SECONDS:g} s") from None
+    except grpc.aio.AioRpcError as error:
+        raise as_party_error(party, error) from None
+
+
+def as_party_error(party: str, error: grpc.aio.AioRpcError) -> PartyLost | PartyRefused:
+    """A gRPC error as what it means for a run."""
+    reason = reason_of(error)
+    if error.code() in LOST_CODES or reason in LOST_REASONS:
+        return PartyLost(party, error.details() or error.code().name)
+    return PartyRefused(party, reason or error.code().name, error.details() or "")

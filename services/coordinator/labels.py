@@ -1,0 +1,75 @@
+"""The coordinator's labels: loaded by table name, checked against the parties' rows, and put into a vault."""
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from coordinator.bambi import Plan
+from numerics.losses import Logistic, Loss, Softmax, Squared
+from privacy.label_gate import LabelGate
+from privacy.label_vault import LabelPolicy, LabelVault
+from privacy.ledger import Budget, Ledger
+from privacy.noise import KeyedNoise
+from services.coordinator.config import LabelConfig
+from services.coordinator.sessions import RowsDiffer
+from spec.run import RunSpec
+from tables.loading import Labels, id_digest, load_labels
+
+
+class LabelsMissing(LookupError):
+    """The coordinator has no such label table, or it does not fit the loss."""
+
+
+@dataclass(frozen=True)
+class LabelShelf:
+    """Label tables by name."""
+
+    tables: dict[str, LabelConfig]
+
+    def load(self, spec: RunSpec) -> Labels:
+        """The labels of a run."""
+        name = spec.label_table
+        if name not in self.tables:
+            raise LabelsMissing(
+                f"the coordinator has no labels {name!r}, only {sorted(self.tables)}: correct `labels` in the spec, or "
+                "add the table to the coordinator's configuration"
+            )
+        config = self.tables[name]
+        kind = "real" if spec.train.loss == "squared" else "classes"
+        labels = load_labels(config.path, config.column, config.format, config.id, kind=kind)  # type: ignore[arg-type]
+        if spec.train.loss == "logistic" and len(labels.classes) != 2:
+            raise LabelsMissing(f"the logistic loss takes two classes, {name} has {len(labels.classes)}: use softmax")
+        return labels
+
+
+def check_rows(labels: Labels, rows: int, digest: bytes, party: str) -> None:
+    """Refuse labels that are not about the parties' rows."""
+    if len(labels) != rows:
+        raise RowsDiffer(f"there are {len(labels)} labels for {rows} rows of {party}: align labels and tables by id")
+    if bytes.fromhex(id_digest(labels.ids)) != digest:
+        raise RowsDiffer(f"the labels' ids are not those of {party}'s {rows} rows: align labels and tables")
+
+
+def loss_of(spec: RunSpec, labels: Labels) -> tuple[Loss, int]:
+    """The loss and the columns of the summed embedding."""
+    match spec.train.loss:
+        case "softmax":
+            return Softmax(len(labels.classes)), len(labels.classes)
+        case "logistic":
+            return Logistic(), 1
+    return Squared(), 1
+
+
+def make_gate(spec: RunSpec, labels: Labels, plan: Plan, ledger: Ledger, key: bytes, run_id: str) -> LabelGate:
+    """The gate through which a run's labels leave."""
+    settings = spec.privacy.labels
+    loss, _ = loss_of(spec, labels)
+    off = settings.mechanism == "off"
+    policy = LabelPolicy(settings.mechanism, None if off else settings.epsilon)
+    vault = LabelVault(labels.values, loss, policy, KeyedNoise(key), run_id)
+    budget = settings.budget or (settings.epsilon if settings.mechanism == "once" else math.inf)
+    ledger.open_run(run_id, len(labels), Budget(math.inf if off else budget))
+    trained = np.union1d(plan.rows.lower, plan.rows.upper)
+    recipients = tuple(entry.name for entry in spec.parties)
+    return LabelGate(vault, ledger, run_id, recipients, plan.released_rows, plan.releases, trained)

@@ -1,0 +1,33 @@
+"""What a coordinator refuses, and how the caller is told."""
+
+from grpc import StatusCode
+
+from privacy.ledger import BudgetExhausted, LedgerBroken, RunNotOpen
+from services.coordinator.fleet import PartyLost, PartyRefused, PartyUnknown
+from services.coordinator.labels import LabelsMissing
+from services.coordinator.registry import RunUnknown
+from services.coordinator.runs import RunActive, RunEnded, RunUnfinished, TooManyRuns
+from services.coordinator.sessions import RowsDiffer
+from services.wire.refusals import Catalogue, Refusal
+from spec.parsing import SpecInvalid
+from spec.rows import RowsUnavailable
+from tables.errors import TableError
+
+CATALOGUE: Catalogue = {
+    SpecInvalid: Refusal(StatusCode.INVALID_ARGUMENT, "SPEC_INVALID"),
+    RowsUnavailable: Refusal(StatusCode.INVALID_ARGUMENT, "SPEC_INVALID"),
+    PartyUnknown: Refusal(StatusCode.NOT_FOUND, "PARTY_UNKNOWN"),
+    PartyLost: Refusal(StatusCode.UNAVAILABLE, "PARTY_UNREACHABLE"),
+    PartyRefused: Refusal(StatusCode.FAILED_PRECONDITION, "PARTY_REFUSED"),
+    RowsDiffer: Refusal(StatusCode.FAILED_PRECONDITION, "ROWS_DIFFER"),
+    LabelsMissing: Refusal(StatusCode.NOT_FOUND, "LABELS_MISSING"),
+    TableError: Refusal(StatusCode.FAILED_PRECONDITION, "LABELS_INVALID"),
+    RunUnknown: Refusal(StatusCode.NOT_FOUND, "RUN_UNKNOWN"),
+    RunNotOpen: Refusal(StatusCode.NOT_FOUND, "RUN_UNKNOWN"),
+    RunActive: Refusal(StatusCode.FAILED_PRECONDITION, "RUN_ACTIVE"),
+    RunEnded: Refusal(StatusCode.FAILED_PRECONDITION, "RUN_ENDED"),
+    RunUnfinished: Refusal(StatusCode.FAILED_PRECONDITION, "RUN_UNFINISHED"),
+    TooManyRuns: Refusal(StatusCode.RESOURCE_EXHAUSTED, "TOO_MANY_RUNS"),
+    BudgetExhausted: Refusal(StatusCode.RESOURCE_EXHAUSTED, "BUDGET_EXHAUSTED"),
+    LedgerBroken: Refusal(StatusCode.DATA_LOSS, "LEDGER_BROKEN"),
+}

@@ -1,0 +1,185 @@
+"""Runs and their events, in the database: what was registered, where it stands, and what happened."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any
+
+import sqlalchemy as sa
+
+metadata = sa.MetaData()
+_runs = sa.Table(
+    "runs",
+    metadata,
+    sa.Column("number", sa.Integer, primary_key=True, autoincrement=True),
+    sa.Column("run_id", sa.String(64), nullable=False, unique=True),
+    sa.Column("request_id", sa.String(128), nullable=False, unique=True),
+    sa.Column("name", sa.String(64), nullable=False),
+    sa.Column("algorithm", sa.String(32), nullable=False),
+    sa.Column("parties", sa.Text, nullable=False),
+    sa.Column("spec_yaml", sa.Text, nullable=False),
+    sa.Column("state", sa.String(32), nullable=False),
+    sa.Column("reason", sa.Text, nullable=False),
+    sa.Column("step", sa.BigInteger, nullable=False),
+    sa.Column("steps", sa.BigInteger, nullable=False),
+    sa.Column("checkpoint", sa.BigInteger, nullable=False),
+    sa.Column("attempt", sa.Integer, nullable=False),
+    sa.Column("metrics", sa.Text, nullable=False),
+    sa.Column("created", sa.String(40), nullable=False),
+    sa.Column("changed", sa.String(40), nullable=False),
+)
+_events = sa.Table(
+    "events",
+    metadata,
+    sa.Column("run_id", sa.String(64), primary_key=True),
+    sa.Column("sequence", sa.BigInteger, primary_key=True, autoincrement=False),
+    sa.Column("time", sa.String(40), nullable=False),
+    sa.Column("kind", sa.String(16), nullable=False),
+    sa.Column("message", sa.Text, nullable=False),
+    sa.Column("step", sa.BigInteger, nullable=False),
+    sa.Column("metrics", sa.Text, nullable=False),
+    sa.Column("state", sa.String(32), nullable=False),
+)
+
+ENDED = frozenset({"COMPLETED", "FAILED", "CANCELLED", "BUDGET_EXHAUSTED"})
+
+
+class RunUnknown(LookupError):
+    """There is no such run."""
+
+
+@dataclass(frozen=True)
+class RunRecord:
+    """A run as the database has it."""
+
+    run_id: str
+    request_id: str
+    name: str
+    algorithm: str
+    parties: tuple[str, ...]
+    spec_yaml: str
+    steps: int
+    state: str = "PENDING"
+    reason: str = ""
+    step: int = 0
+    checkpoint: int = 0
+    attempt: int = 0
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    created: str = ""
+    changed: str = ""
+
+    @property
+    def ended(self) -> bool:
+        """Whether nothing more will happen unless it is resumed."""
+        return self.state in ENDED
+
+
+@dataclass(frozen=True)
+class EventRecord:
+    """An event as the database has it."""
+
+    sequence: int
+    time: str
+    kind: str
+    message: str
+    step: int
+    metrics: Mapping[str, float]
+    state: str
+
+
+class Registry:
+    """The coordinator's runs."""
+
+    def __init__(self, engine: sa.Engine) -> None:
+        self._engine = engine
+        metadata.create_all(engine)
+
+    def create(self, record: RunRecord) -> RunRecord:
+        """Register a run."""
+        now = _now()
+        values = _row(record) | {"created": now, "changed": now}
+        with self._engine.begin() as connection:
+            connection.execute(_runs.insert().values(values))
+        return self.get(record.run_id)
+
+    def get(self, run_id: str) -> RunRecord:
+        """One run."""
+        with self._engine.connect() as connection:
+            row = connection.execute(_runs.select().where(_runs.c.run_id == run_id)).mappings().first()
+        if row is None:
+            raise RunUnknown(f"no run {run_id!r}: `parley run list` shows the runs that there are")
+        return _record(row)
+
+    def by_request(self, request_id: str) -> RunRecord | None:
+        """The run that a request started, if it started one."""
+        with self._engine.connect() as connection:
+            row = connection.execute(_runs.select().where(_runs.c.request_id == request_id)).mappings().first()
+        return None if row is None else _record(row)
+
+    def recent(self, limit: int) -> list[RunRecord]:
+        """Runs, newest first."""
+        query = _runs.select().order_by(_runs.c.number.desc()).limit(limit)
+        with self._engine.connect() as connection:
+            return [_record(row) for row in connection.execute(query).mappings()]
+
+    def unfinished(self) -> list[RunRecord]:
+        """Runs that were active when the coordinator stopped."""
+        query = _runs.select().where(_runs.c.state.not_in(ENDED)).order_by(_runs.c.number)
+        with self._engine.connect() as connection:
+            return [_record(row) for row in connection.execute(query).mappings()]
+
+    def change(self, run_id: str, kind: str, message: str, **changes: Any) -> EventRecord:
+        """Change a run and note the event, in one transaction. `metrics` are merged into the newest ones."""
+        metrics = changes.pop("metrics", {})
+        with self._engine.begin() as connection:
+            query = _runs.select().where(_runs.c.run_id == run_id).with_for_update()
+            row = connection.execute(query).mappings().first()
+            if row is None:
+                raise RunUnknown(f"no run {run_id!r}")
+            merged = json.loads(row["metrics"]) | metrics
+            values = changes | {"metrics": json.dumps(merged), "changed": _now()}
+            connection.execute(_runs.update().where(_runs.c.run_id == run_id).values(values))
+            last = connection.scalar(sa.select(sa.func.max(_events.c.sequence)).where(_events.c.run_id == run_id))
+            event = EventRecord(
+                sequence=(last or 0) + 1,
+                time=values["changed"],
+                kind=kind,
+                message=message,
+                step=changes.get("step", row["step"]),
+                metrics=metrics,
+                state=changes.get("state", row["state"]),
+            )
+            noted = vars(event) | {"run_id": run_id, "metrics": json.dumps(metrics)}
+            connection.execute(_events.insert().values(noted))
+        return event
+
+    def events(self, run_id: str, after: int, limit: int = 1000) -> list[EventRecord]:
+        """Events of a run after a sequence number, oldest first."""
+        query = (
+            _events.select()
+            .where(_events.c.run_id == run_id, _events.c.sequence > after)
+            .order_by(_events.c.sequence)
+            .limit(limit)
+        )
+        with self._engine.connect() as connection:
+            rows = connection.execute(query).mappings().all()
+        names = EventRecord.__dataclass_fields__
+        return [
+            EventRecord(**{name: json.loads(row[name]) if name == "metrics" else row[name] for name in names})
+            for row in rows
+        ]
+
+
+def _row(record: RunRecord) -> dict[str, Any]:
+    return vars(record) | {"parties": json.dumps(record.parties), "metrics": json.dumps(dict(record.metrics))}
+
+
+def _record(row: sa.RowMapping) -> RunRecord:
+    values = {name: row[name] for name in RunRecord.__dataclass_fields__}
+    values["parties"], values["metrics"] = tuple(json.loads(row["parties"])), json.loads(row["metrics"])
+    return RunRecord(**values)
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="milliseconds")

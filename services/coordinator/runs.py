@@ -1,0 +1,185 @@
+"""The coordinator's runs: start, watch, cancel, resume, predict."""
+
+import asyncio
+import contextlib
+import functools
+import math
+import secrets
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from contracts.party.v1 import party_service_pb2 as party_pb
+from coordinator.bambi import EVALUATION_ROWS
+from privacy.ledger import Ledger
+from privacy.release import OutcomeGate
+from privacy.rounds import Round, RowsForward
+from services.coordinator.driver import RunDriver
+from services.coordinator.fleet import Fleet
+from services.coordinator.labels import LabelShelf, loss_of
+from services.coordinator.registry import EventRecord, Registry, RunRecord
+from services.coordinator.sessions import Session
+from spec.parsing import parse_spec
+
+
+class RunActive(RuntimeError):
+    """The run is active already."""
+
+
+class RunEnded(RuntimeError):
+    """The run has ended."""
+
+
+class RunUnfinished(RuntimeError):
+    """The run has saved no model yet."""
+
+
+class TooManyRuns(RuntimeError):
+    """The coordinator drives as many runs as it may."""
+
+
+@dataclass(frozen=True)
+class Page:
+    """Predictions of some rows."""
+
+    ids: Sequence[str]
+    scores: NDArray[np.floating]
+    classes: Sequence[str]
+
+
+class RunDesk:
+    """Every run of this coordinator."""
+
+    def __init__(
+        self, registry: Registry, fleet: Fleet, shelf: LabelShelf, ledger: Ledger, label_key: bytes, most_runs: int
+    ) -> None:
+        self._registry, self._fleet, self._shelf = registry, fleet, shelf
+        self._ledger, self._label_key, self._most_runs = ledger, label_key, most_runs
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._starting: dict[str, asyncio.Lock] = {}
+        self._news: dict[str, asyncio.Event] = {}
+
+    async def start(self, request_id: str, spec_yaml: str) -> RunRecord:
+        """Register and start a run; the same request starts it once."""
+        async with self._starting.setdefault(request_id, asyncio.Lock()):
+            known = self._registry.by_request(request_id)
+            if known is not None:
+                return known
+            spec = parse_spec(spec_yaml)
+            self._check_room()
+            record = RunRecord(
+                run_id=f"{spec.name[:40]}-{secrets.token_hex(4)}",
+                request_id=request_id,
+                name=spec.name,
+                algorithm=spec.train.algorithm,
+                parties=tuple(entry.name for entry in spec.parties),
+                spec_yaml=spec_yaml,
+                steps=spec.train.upper.steps,
+            )
+            driver = self._driver(record)
+            session = await driver.prepare()
+            record = self._registry.create(record)
+            self._launch(driver, session)
+            return record
+
+    async def resume(self, run_id: str) -> RunRecord:
+        """Go on from the last committed checkpoint."""
+        record = self._registry.get(run_id)
+        if run_id in self._tasks:
+            raise RunActive(f"run {run_id} is {record.state}: it needs no resume")
+        if record.state == "COMPLETED":
+            raise RunEnded(f"run {run_id} is complete: start a new one to train further")
+        self._check_room()
+        driver = self._driver(record)
+        session = await driver.prepare()
+        self._registry.change(run_id, "state", "resuming", state="PENDING", reason="")
+        self._launch(driver, session)
+        return self._registry.get(run_id)
+
+    def resume_unfinished(self) -> None:
+        """Go on with the runs that were active when this coordinator stopped."""
+        for record in self._registry.unfinished():
+            self._launch(self._driver(record), None)
+
+    async def cancel(self, run_id: str) -> RunRecord:
+        """Stop a run; its last checkpoint is kept."""
+        record = self._registry.get(run_id)
+        task = self._tasks.get(run_id)
+        if task is None:
+            raise RunEnded(f"run {run_id} is {record.state}: there is nothing to cancel")
+        task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await task
+        if not self._registry.get(run_id).ended:
+            self._registry.change(run_id, "state", "cancelled by a client", state="CANCELLED", reason="")
+        self._tell(run_id)
+        return self._registry.get(run_id)
+
+    async def watch(self, run_id: str, after: int) -> AsyncIterator[tuple[EventRecord, RunRecord]]:
+        """Events of a run, past ones first, until it has ended."""
+        while True:
+            news = self._news.setdefault(run_id, asyncio.Event())
+            record = self._registry.get(run_id)
+            events = await asyncio.to_thread(self._registry.events, run_id, after)
+            for event in events:
+                after = event.sequence
+                yield event, record
+            if not events:
+                if record.ended and run_id not in self._tasks:
+                    return
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(news.wait(), 1.0)
+
+    async def predict(self, run_id: str, table: str, ids: Sequence[str]) -> AsyncIterator[Page]:
+        """Scores of rows that every party holds, page by page."""
+        record = self._registry.get(run_id)
+        if record.state not in ("COMPLETED", "BUDGET_EXHAUSTED"):
+            raise RunUnfinished(f"run {run_id} is {record.state}: its model is there once it is COMPLETED")
+        spec = parse_spec(record.spec_yaml)
+        labels = await asyncio.to_thread(self._shelf.load, spec)
+        loss, outputs = loss_of(spec, labels)
+        session = Session(self._fleet, spec, record.spec_yaml, run_id)
+        gate = OutcomeGate(lambda release: False)  # a prediction holds no label
+        try:
+            await session.open(party_pb.PURPOSE_PREDICT, table, ids)
+            await session.begin(0, outputs)
+            names = list(ids) or list(session.opened[0].ids)
+            for page in range(math.ceil(len(names) / EVALUATION_ROWS)):
+                chosen = names[page * EVALUATION_ROWS : (page + 1) * EVALUATION_ROWS]
+                ask = RowsForward("all", page * EVALUATION_ROWS, len(chosen))
+                total = await session.exchange(gate.release(Round(None, ask)))
+                assert total is not None  # noqa: S101 (rows are summed)
+                yield Page(chosen, loss.predict(total.reshape(len(chosen), outputs)), labels.classes)
+        finally:
+            await session.close()
+
+    async def stop(self) -> None:
+        """Leave every run where it is; it goes on when this coordinator comes back."""
+        tasks = list(self._tasks.values())
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    def _driver(self, record: RunRecord) -> RunDriver:
+        return RunDriver(
+            record, self._registry, self._fleet, self._shelf, self._ledger, self._label_key, changed=self._tell
+        )
+
+    def _launch(self, driver: RunDriver, session: Session | None) -> None:
+        task = asyncio.create_task(driver.run(session))
+        self._tasks[driver.run_id] = task
+        task.add_done_callback(functools.partial(self._done, driver.run_id))
+
+    def _done(self, run_id: str, _: asyncio.Task[None]) -> None:
+        self._tasks.pop(run_id, None)
+        self._tell(run_id)
+
+    def _check_room(self) -> None:
+        if len(self._tasks) >= self._most_runs:
+            raise TooManyRuns(f"{len(self._tasks)} runs are active, the limit: wait, or raise `runs`")
+
+    def _tell(self, run_id: str) -> None:
+        """Wake whoever watches a run."""
+        self._news.pop(run_id, asyncio.Event()).set()

@@ -1,0 +1,170 @@
+"""RunService for clients and CoordinatorService for parties: decode, ask the desk, encode."""
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import AsyncIterator
+
+import grpc
+
+from contracts.coordinator.v1 import coordinator_service_pb2 as parties_pb
+from contracts.coordinator.v1 import coordinator_service_pb2_grpc as parties_grpc
+from contracts.ledger.v1 import ledger_pb2
+from contracts.party.v1 import party_service_pb2 as party_pb
+from contracts.run.v1 import run_pb2, run_service_pb2, run_service_pb2_grpc
+from privacy.ledger import Ledger
+from services.coordinator.fleet import Fleet, PartyLost, PartyRefused, call
+from services.coordinator.registry import EventRecord, Registry, RunRecord
+from services.coordinator.reports import entries_of, report_of
+from services.coordinator.runs import RunDesk
+from services.wire.authorisation import caller_of
+from services.wire.tensors import MessageInvalid, encode_tensor
+from services.wire.version import VERSION
+from spec.parsing import check_spec
+
+PAGE_SIZE = 100
+
+
+class RunServicer(run_service_pb2_grpc.RunServiceServicer):
+    """What a client of the active organisation may ask."""
+
+    def __init__(self, desk: RunDesk, registry: Registry, fleet: Fleet, ledger: Ledger) -> None:
+        self._desk, self._registry, self._fleet, self._ledger = desk, registry, fleet, ledger
+
+    async def CheckSpec(
+        self, request: run_service_pb2.CheckSpecRequest, context: grpc.aio.ServicerContext
+    ) -> run_service_pb2.CheckSpecResponse:
+        """Every mistake of a spec."""
+        problems = check_spec(request.spec_yaml)
+        return run_service_pb2.CheckSpecResponse(
+            problems=[run_pb2.SpecProblem(field=p.field, line=p.line, message=p.message) for p in problems]
+        )
+
+    async def StartRun(
+        self, request: run_service_pb2.StartRunRequest, context: grpc.aio.ServicerContext
+    ) -> run_service_pb2.StartRunResponse:
+        """Register and start a run."""
+        if not 1 <= len(request.request_id) <= 128:
+            raise MessageInvalid("request_id: choose 1 to 128 characters, the same for every retry of this call")
+        record = await self._desk.start(request.request_id, request.spec_yaml)
+        return run_service_pb2.StartRunResponse(run=run_message(record))
+
+    async def GetRun(
+        self, request: run_service_pb2.GetRunRequest, context: grpc.aio.ServicerContext
+    ) -> run_service_pb2.GetRunResponse:
+        """One run."""
+        return run_service_pb2.GetRunResponse(run=run_message(self._registry.get(request.run_id)))
+
+    async def ListRuns(
+        self, request: run_service_pb2.ListRunsRequest, context: grpc.aio.ServicerContext
+    ) -> run_service_pb2.ListRunsResponse:
+        """Runs, newest first."""
+        runs = self._registry.recent(min(request.page_size or PAGE_SIZE, 10 * PAGE_SIZE))
+        return run_service_pb2.ListRunsResponse(runs=[run_message(record) for record in runs])
+
+    async def WatchRun(
+        self, request: run_service_pb2.WatchRunRequest, context: grpc.aio.ServicerContext
+    ) -> AsyncIterator[run_service_pb2.WatchRunResponse]:
+        """Events until the run ends."""
+        async for event, record in self._desk.watch(request.run_id, request.after_sequence):
+            yield run_service_pb2.WatchRunResponse(event=event_message(event), run=run_message(record))
+
+    async def CancelRun(
+        self, request: run_service_pb2.CancelRunRequest, context: grpc.aio.ServicerContext
+    ) -> run_service_pb2.CancelRunResponse:
+        """Stop a run."""
+        return run_service_pb2.CancelRunResponse(run=run_message(await self._desk.cancel(request.run_id)))
+
+    async def ResumeRun(
+        self, request: run_service_pb2.ResumeRunRequest, context: grpc.aio.ServicerContext
+    ) -> run_service_pb2.ResumeRunResponse:
+        """Go on with a run."""
+        return run_service_pb2.ResumeRunResponse(run=run_message(await self._desk.resume(request.run_id)))
+
+    async def Predict(
+        self, request: run_service_pb2.PredictRequest, context: grpc.aio.ServicerContext
+    ) -> AsyncIterator[run_service_pb2.PredictResponse]:
+        """Scores, page by page."""
+        async for page in self._desk.predict(request.run_id, request.table, list(request.ids)):
+            scores = encode_tensor(page.scores, deque())
+            yield run_service_pb2.PredictResponse(ids=page.ids, scores=scores, classes=page.classes)
+
+    async def ListParties(
+        self, request: run_service_pb2.ListPartiesRequest, context: grpc.aio.ServicerContext
+    ) -> run_service_pb2.ListPartiesResponse:
+        """Call every party of the address book."""
+        statuses = await asyncio.gather(*(self._status(name) for name in self._fleet.names))
+        return run_service_pb2.ListPartiesResponse(parties=statuses)
+
+    async def GetLedger(
+        self, request: run_service_pb2.GetLedgerRequest, context: grpc.aio.ServicerContext
+    ) -> run_service_pb2.GetLedgerResponse:
+        """The label ledger of a run."""
+        record = self._registry.get(request.run_id)
+        entries, broken = await asyncio.to_thread(entries_of, self._ledger, record.run_id)
+        report = await asyncio.to_thread(report_of, self._ledger, record) if not broken else ledger_pb2.PrivacyReport()
+        return run_service_pb2.GetLedgerResponse(entries=entries, report=report, broken=broken)
+
+    async def _status(self, name: str) -> run_pb2.PartyStatus:
+        status = run_pb2.PartyStatus(name=name, address=self._fleet.address(name))
+        started = time.perf_counter()
+        try:
+            answer = await call(name, lambda: self._fleet.stub(name).Describe(party_pb.DescribeRequest()))
+        except (PartyLost, PartyRefused) as error:
+            status.problem = str(error)
+            return status
+        status.reachable, status.version = True, answer.version
+        status.tables.extend(table.name for table in answer.tables)
+        status.latency_milliseconds = 1000 * (time.perf_counter() - started)
+        if answer.version != VERSION:
+            status.problem = f"runs Parley {answer.version}, this coordinator {VERSION}: install the same version"
+        return status
+
+
+class PartiesServicer(parties_grpc.CoordinatorServiceServicer):
+    """What a party may ask."""
+
+    def __init__(self, fleet: Fleet, registry: Registry) -> None:
+        self._fleet, self._registry = fleet, registry
+
+    async def Announce(
+        self, request: parties_pb.AnnounceRequest, context: grpc.aio.ServicerContext
+    ) -> parties_pb.AnnounceResponse:
+        """Note that a party has come up."""
+        name = caller_of(context).name
+        self._fleet.address(name)
+        self._fleet.arrived(name)
+        waiting = [run.run_id for run in self._registry.unfinished() if name in run.parties and run.state == "PAUSED"]
+        return parties_pb.AnnounceResponse(version=VERSION, waiting_runs=waiting)
+
+
+def run_message(record: RunRecord) -> run_pb2.Run:
+    """A run as clients see it."""
+    return run_pb2.Run(
+        run_id=record.run_id,
+        name=record.name,
+        algorithm=record.algorithm,
+        state=run_pb2.RunState.Value(f"RUN_STATE_{record.state}"),
+        reason=record.reason,
+        parties=record.parties,
+        step=record.step,
+        steps=record.steps,
+        metrics=[run_pb2.Metric(name=name, value=value) for name, value in record.metrics.items()],
+        created=record.created,
+        changed=record.changed,
+        spec_yaml=record.spec_yaml,
+        attempt=record.attempt,
+    )
+
+
+def event_message(event: EventRecord) -> run_pb2.RunEvent:
+    """An event as clients see it."""
+    return run_pb2.RunEvent(
+        sequence=event.sequence,
+        time=event.time,
+        kind=event.kind,
+        message=event.message,
+        step=event.step,
+        metrics=[run_pb2.Metric(name=name, value=value) for name, value in event.metrics.items()],
+        state=run_pb2.RunState.Value(f"RUN_STATE_{event.state}"),
+    )

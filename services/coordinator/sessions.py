@@ -1,0 +1,172 @@
+"""A session with all parties of a run: open, check, begin, and one round trip for each round."""
+
+import asyncio
+import secrets
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import grpc
+
+from contracts.party.v1 import party_service_pb2 as pb
+from privacy.aggregation import open_sum
+from privacy.release import Addend, Release
+from privacy.rounds import Round, Vector
+from services.coordinator.fleet import Fleet, PartyLost, PartyRefused, as_party_error, call
+from services.wire.bambi_codec import decode_contribution, encode_instruction
+from services.wire.framing import chunks, receive
+from services.wire.tensors import MessageInvalid
+from services.wire.version import VERSION
+from spec.run import RunSpec
+
+EXCHANGE = "/parley.party.v1.PartyService/Exchange"
+
+
+class RowsDiffer(ValueError):
+    """The parties' rows are not the same."""
+
+
+@dataclass
+class Traffic:
+    """What a session has sent and received."""
+
+    rounds: int = 0
+    sent_bytes: int = 0
+    received_bytes: int = 0
+
+
+@dataclass
+class Session:
+    """All parties of a run, in the order of their blocks."""
+
+    fleet: Fleet
+    spec: RunSpec
+    spec_yaml: str
+    run_id: str
+    session_id: str = field(default_factory=lambda: secrets.token_hex(12))
+    traffic: Traffic = field(default_factory=Traffic)
+    opened: Sequence[pb.OpenSessionResponse] = ()
+    _streams: list[Any] = field(default_factory=list)
+    _channels: list[grpc.aio.Channel] = field(default_factory=list)
+
+    @property
+    def names(self) -> list[str]:
+        """The parties."""
+        return [entry.name for entry in self.spec.parties]
+
+    async def open(self, purpose: int = pb.PURPOSE_TRAIN, table: str = "", ids: Sequence[str] = ()) -> None:
+        """Open a session at every party and check that their rows are the same."""
+        request = pb.OpenSessionRequest(
+            run_id=self.run_id,
+            session_id=self.session_id,
+            spec_yaml=self.spec_yaml,
+            version=VERSION,
+            purpose=purpose,  # type: ignore[arg-type]
+            table=table,
+            ids=ids,
+        )
+        for name in self.names:
+            self.fleet.address(name)
+        opening = [call(name, lambda stub=self.fleet.stub(name): stub.OpenSession(request)) for name in self.names]
+        self.opened = await _all(opening)
+        first = self.opened[0]
+        for name, answer in zip(self.names, self.opened, strict=True):
+            if answer.rows != first.rows:
+                raise RowsDiffer(
+                    f"{name} has {answer.rows} rows where {self.names[0]} has {first.rows}: align the tables by id, "
+                    "so that every organisation keeps the same rows"
+                )
+            if answer.id_digest != first.id_digest:
+                raise RowsDiffer(
+                    f"{name} and {self.names[0]} have {first.rows} rows each, but not the same ids: align the tables"
+                )
+
+    async def begin(self, checkpoint: int, outputs: int) -> None:
+        """Give every party all keys, and open the data plane."""
+        request = pb.BeginSessionRequest(
+            session_id=self.session_id,
+            keys=[answer.key for answer in self.opened],
+            upper_sizes=[answer.upper_size for answer in self.opened],
+            checkpoint=checkpoint,
+            peer_addresses=[self.fleet.address(name) for name in self.names],
+            outputs=outputs,
+        )
+        await _all([call(name, lambda stub=self.fleet.stub(name): stub.BeginSession(request)) for name in self.names])
+        attach = pb.ExchangeRequest(attach=pb.Attach(session_id=self.session_id)).SerializeToString()
+        for name in self.names:
+            channel = self.fleet.bulk_channel(name)
+            self._channels.append(channel)
+            # Serialised once for all parties: every party gets the same bytes.
+            exchange = channel.stream_stream(
+                EXCHANGE, request_serializer=bytes, response_deserializer=pb.ExchangeResponse.FromString
+            )
+            self._streams.append(exchange())
+        await _all([self._write(index, [attach]) for index in range(len(self.names))])
+
+    async def exchange(self, release: Release[Round]) -> Vector | None:
+        """One round: the instruction to everyone, and the sum of what everyone contributes."""
+        self.traffic.rounds += 1
+        instruction, blobs = encode_instruction(self.traffic.rounds, release)
+        messages = [pb.ExchangeRequest(bambi=instruction).SerializeToString()]
+        messages += [pb.ExchangeRequest(chunk=chunk).SerializeToString() for chunk in chunks(blobs)]
+        addends = await _all([self._round_trip(index, messages, release) for index in range(len(self.names))])
+        summed = [addend for addend in addends if addend is not None]
+        return open_sum(summed, self.spec.privacy.aggregation) if summed else None
+
+    async def _round_trip(self, index: int, messages: list[bytes], release: Release[Round]) -> Addend | None:
+        party = self.names[index]
+        try:
+            async with asyncio.timeout(self.spec.round_seconds):
+                await self._write(index, messages)
+                answer = await self._read(index)
+                if answer.WhichOneof("body") != "bambi" or answer.bambi.round != self.traffic.rounds:
+                    raise MessageInvalid("the answer belongs to another round")
+                blobs = await receive(answer, lambda: self._read(index))
+                self.traffic.received_bytes += sum(len(blob) for blob in blobs)
+                return decode_contribution(answer.bambi, blobs, release.content.ask)
+        except TimeoutError:
+            raise PartyLost(
+                party, f"round {self.traffic.rounds} took more than {self.spec.round_seconds:g} s"
+            ) from None
+        except MessageInvalid as error:
+            raise PartyRefused(party, "MESSAGE_INVALID", f"its answer is unusable: {error}") from None
+
+    async def _write(self, index: int, messages: list[bytes]) -> None:
+        try:
+            for message in messages:
+                self.traffic.sent_bytes += len(message)
+                await self._streams[index].write(message)
+        except grpc.aio.AioRpcError as error:
+            raise as_party_error(self.names[index], error) from None
+        except asyncio.InvalidStateError:
+            await self._read(index)  # the stream has ended; reading tells why
+
+    async def _read(self, index: int) -> pb.ExchangeResponse:
+        stream = self._streams[index]
+        try:
+            answer = await stream.read()
+        except grpc.aio.AioRpcError as error:
+            raise as_party_error(self.names[index], error) from None
+        if answer is grpc.aio.EOF:
+            raise PartyLost(self.names[index], "it ended the stream")
+        self.traffic.received_bytes += answer.ByteSize()
+        return answer  # type: ignore[no-any-return]
+
+    async def close(self) -> None:
+        """End the streams and let every party forget the session; one that is gone has nothing to forget."""
+        for stream in self._streams:
+            stream.cancel()
+        for channel in self._channels:
+            await channel.close()
+        request = pb.CloseSessionRequest(session_id=self.session_id)
+        closing = [call(name, lambda stub=self.fleet.stub(name): stub.CloseSession(request)) for name in self.names]
+        await asyncio.gather(*closing, return_exceptions=True)
+
+
+async def _all(calls: Sequence[Any]) -> list[Any]:
+    """Every call's result; where several fail, a refusal (which waiting cannot mend) is told before a loss."""
+    results = await asyncio.gather(*calls, return_exceptions=True)
+    failures = [result for result in results if isinstance(result, BaseException)]
+    if failures:
+        raise next((failure for failure in failures if isinstance(failure, PartyRefused)), failures[0])
+    return results

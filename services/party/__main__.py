@@ -1,0 +1,77 @@
+"""Run a party: `python -m services.party --config party.yaml`."""
+
+import argparse
+import asyncio
+import contextlib
+import logging
+
+import grpc
+import torch
+
+from contracts.coordinator.v1 import coordinator_service_pb2, coordinator_service_pb2_grpc
+from contracts.party.v1 import party_service_pb2, party_service_pb2_grpc
+from services.party.config import PartyConfig
+from services.party.refusals import CATALOGUE
+from services.party.servicer import PartyServicer
+from services.wire.authorisation import HEALTH, REFLECTION, Policy
+from services.wire.certificates import load_identity
+from services.wire.configuration import ConfigInvalid, load_config
+from services.wire.process import run, serve
+from services.wire.refusals import Border
+from services.wire.transport import CONTROL_SECONDS, add_health_and_reflection, listen, make_server, open_channel
+from services.wire.version import VERSION
+
+SERVICE = party_service_pb2.DESCRIPTOR.services_by_name["PartyService"]
+METHODS = {f"/{SERVICE.full_name}/{method.name}": frozenset({"coordinator"}) for method in SERVICE.methods}
+POLICY = Policy(HEALTH | REFLECTION | METHODS)
+logger = logging.getLogger(__name__)
+
+
+async def main(given: argparse.Namespace) -> None:
+    """Serve until stopped."""
+    config = load_config(given.config, PartyConfig)
+    identity = load_identity(config.identity)
+    if identity.peer != ("party", config.name):
+        raise ConfigInvalid(
+            f"{given.config}: name is {config.name}, but the certificate says {identity.peer.role} "
+            f"{identity.peer.name}: correct one of them"
+        )
+    config.state.mkdir(parents=True, exist_ok=True)
+    torch.set_num_threads(config.threads)
+    server = make_server(Border(POLICY, CATALOGUE))
+    party_service_pb2_grpc.add_PartyServiceServicer_to_server(PartyServicer(config), server)
+    await add_health_and_reflection(server, [SERVICE.full_name])
+    host = config.listen.rpartition(":")[0]
+    address = f"{host}:{listen(server, config.listen, config.identity)}"
+    announcing = asyncio.create_task(_announce(config))
+    try:
+        await serve(server, address, given.ready_file)
+    finally:
+        announcing.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await announcing
+
+
+async def _announce(config: PartyConfig) -> None:
+    """Tell the coordinator that this party is up, so that runs which wait for it go on at once."""
+    if config.coordinator is None:
+        return
+    delay = 0.5
+    while True:
+        coordinator = config.coordinator
+        async with open_channel(coordinator.address, config.identity, "coordinator", coordinator.name) as channel:
+            stub = coordinator_service_pb2_grpc.CoordinatorServiceStub(channel)
+            request = coordinator_service_pb2.AnnounceRequest(version=VERSION)
+            try:
+                await stub.Announce(request, timeout=CONTROL_SECONDS)
+                return
+            except grpc.aio.AioRpcError as error:
+                if error.code() is not grpc.StatusCode.UNAVAILABLE:
+                    logger.warning("the coordinator did not take the announcement: %s", error.details())
+                    return
+        await asyncio.sleep(delay)
+        delay = min(2 * delay, 30.0)
+
+
+if __name__ == "__main__":
+    run(main, __doc__)

@@ -1,0 +1,104 @@
+"""Checkpoints and models on a party's disk: atomic, synced, checksummed."""
+
+import hashlib
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load as decode
+from safetensors.torch import save as encode
+from torch import Tensor
+
+KEPT = 3
+"""Checkpoints that are kept for each run."""
+
+
+class CheckpointMissing(LookupError):
+    """There is no whole checkpoint to begin from."""
+
+
+class ModelMissing(LookupError):
+    """The run saved no model here."""
+
+
+class Store:
+    """Files of one party's runs, under its state directory."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+
+    def save_checkpoint(self, run_id: str, k: int, tensors: Mapping[str, Tensor]) -> None:
+        """Write and sync checkpoint k; older ones beyond the newest few are dropped."""
+        directory = self._run(run_id)
+        directory.mkdir(parents=True, exist_ok=True)
+        _write(directory / f"checkpoint-{k:012d}.safetensors", tensors)
+        for old in sorted(directory.glob("checkpoint-*.safetensors"))[:-KEPT]:
+            old.unlink()
+
+    def checkpoints(self, run_id: str) -> list[int]:
+        """Whole checkpoints of a run, oldest first; broken files are passed over."""
+        found = []
+        for path in sorted(self._run(run_id).glob("checkpoint-*.safetensors")):
+            try:
+                _read(path)
+            except CheckpointMissing:
+                continue
+            found.append(int(path.stem.removeprefix("checkpoint-")))
+        return found
+
+    def load_checkpoint(self, run_id: str, k: int) -> dict[str, Tensor]:
+        """Read checkpoint k."""
+        return _read(self._run(run_id) / f"checkpoint-{k:012d}.safetensors")
+
+    def save_model(self, run_id: str, tensors: Mapping[str, Tensor]) -> None:
+        """Write and sync the trained model."""
+        self._run(run_id).mkdir(parents=True, exist_ok=True)
+        _write(self._run(run_id) / "model.safetensors", tensors)
+
+    def load_model(self, run_id: str) -> dict[str, Tensor]:
+        """Read the trained model."""
+        path = self._run(run_id) / "model.safetensors"
+        if not path.exists():
+            raise ModelMissing(f"no model of run {run_id} is saved here: let the run finish first")
+        return _read(path)
+
+    def _run(self, run_id: str) -> Path:
+        return self._root / "runs" / run_id
+
+
+def _write(path: Path, tensors: Mapping[str, Tensor]) -> None:
+    """Make the file appear whole or not at all, even if the machine stops in the middle."""
+    data = encode({name: tensor.detach().contiguous() for name, tensor in tensors.items()})
+    digest = hashlib.sha256(data).digest()
+    scratch = path.with_suffix(".partial")
+    with scratch.open("wb") as file:
+        file.write(data + digest)
+        file.flush()
+        os.fsync(file.fileno())
+    scratch.replace(path)
+    directory = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(directory)
+    finally:
+        os.close(directory)
+
+
+def _read(path: Path) -> dict[str, Tensor]:
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise CheckpointMissing(f"{path.name} cannot be read: {error.strerror}") from None
+    data, digest = content[:-32], content[-32:]
+    if hashlib.sha256(data).digest() != digest:
+        raise CheckpointMissing(f"{path.name} is damaged: its checksum does not fit")
+    try:
+        return decode(data)
+    except SafetensorError as error:
+        raise CheckpointMissing(f"{path.name} is damaged: {error}") from None
+
+
+def scalar(value: int) -> Tensor:
+    """A count as a tensor, for a file of tensors."""
+    return torch.tensor(value, dtype=torch.int64)

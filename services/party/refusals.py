@@ -1,0 +1,54 @@
+"""What a party refuses, and how the caller is told."""
+
+from grpc import StatusCode
+
+from party.bambi import OutcomeUnexpected
+from party.models import InvalidModelSize, ModelImportRefused, ModelShapeMismatch, UnknownModel
+from privacy.ledger import BudgetExhausted
+from privacy.pairwise import NotAParticipant, RoundReused
+from privacy.ring import RingTooSmall, ValueNotFinite, ValueOutOfRange
+from privacy.session_keys import KeyRejected
+from privacy.trees import TooFewParties
+from services.party.checkpoints import CheckpointMissing, ModelMissing
+from services.party.sessions import PolicyRefused, RoundMismatch, SessionNotBegun, SessionUnknown
+from services.party.tables import RowsDiffer, TableUnknown, TooManySessions, VersionMismatch
+from services.wire.refusals import Catalogue, Refusal
+from spec.parsing import SpecInvalid
+from spec.rows import RowsUnavailable
+from tables.errors import TableError
+
+# These errors quote private values; the caller gets a sentence without them.
+_LOOK_AT_DATA = "the party's table cannot be used: its owner finds the file, line and remedy in the party's log"
+_OUT_OF_RANGE = (
+    "a value does not fit the ring of the secure sum: lower the step sizes, standardise the features, or raise "
+    "privacy.aggregation.limit; the party's log has the figure"
+)
+
+CATALOGUE: Catalogue = {
+    SpecInvalid: Refusal(StatusCode.INVALID_ARGUMENT, "SPEC_INVALID"),
+    RowsUnavailable: Refusal(StatusCode.INVALID_ARGUMENT, "SPEC_INVALID"),
+    UnknownModel: Refusal(StatusCode.INVALID_ARGUMENT, "SPEC_INVALID"),
+    InvalidModelSize: Refusal(StatusCode.INVALID_ARGUMENT, "SPEC_INVALID"),
+    VersionMismatch: Refusal(StatusCode.FAILED_PRECONDITION, "VERSION_MISMATCH"),
+    PolicyRefused: Refusal(StatusCode.PERMISSION_DENIED, "POLICY_REFUSED"),
+    ModelImportRefused: Refusal(StatusCode.PERMISSION_DENIED, "POLICY_REFUSED"),
+    TooFewParties: Refusal(StatusCode.PERMISSION_DENIED, "POLICY_REFUSED"),
+    TableUnknown: Refusal(StatusCode.NOT_FOUND, "TABLE_UNKNOWN"),
+    TableError: Refusal(StatusCode.FAILED_PRECONDITION, "DATA_INVALID", _LOOK_AT_DATA),
+    RowsDiffer: Refusal(StatusCode.FAILED_PRECONDITION, "ROWS_DIFFER"),
+    TooManySessions: Refusal(StatusCode.RESOURCE_EXHAUSTED, "TOO_MANY_SESSIONS"),
+    ModelMissing: Refusal(StatusCode.FAILED_PRECONDITION, "MODEL_MISSING"),
+    CheckpointMissing: Refusal(StatusCode.FAILED_PRECONDITION, "CHECKPOINT_MISSING"),
+    SessionUnknown: Refusal(StatusCode.NOT_FOUND, "SESSION_UNKNOWN"),
+    SessionNotBegun: Refusal(StatusCode.FAILED_PRECONDITION, "SESSION_UNKNOWN"),
+    KeyRejected: Refusal(StatusCode.PERMISSION_DENIED, "KEY_REFUSED"),
+    RoundMismatch: Refusal(StatusCode.FAILED_PRECONDITION, "ROUND_MISMATCH"),
+    RoundReused: Refusal(StatusCode.FAILED_PRECONDITION, "ROUND_MISMATCH"),
+    OutcomeUnexpected: Refusal(StatusCode.FAILED_PRECONDITION, "ROUND_MISMATCH"),
+    NotAParticipant: Refusal(StatusCode.INVALID_ARGUMENT, "MESSAGE_INVALID"),
+    ModelShapeMismatch: Refusal(StatusCode.INVALID_ARGUMENT, "MESSAGE_INVALID"),
+    RingTooSmall: Refusal(StatusCode.INVALID_ARGUMENT, "SPEC_INVALID"),
+    ValueOutOfRange: Refusal(StatusCode.OUT_OF_RANGE, "RANGE_EXCEEDED", _OUT_OF_RANGE),
+    ValueNotFinite: Refusal(StatusCode.OUT_OF_RANGE, "RANGE_EXCEEDED"),
+    BudgetExhausted: Refusal(StatusCode.RESOURCE_EXHAUSTED, "BUDGET_EXHAUSTED"),
+}

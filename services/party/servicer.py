@@ -1,0 +1,197 @@
+"""PartyService: decode, plan, pay, commit, encode. No arithmetic here."""
+
+import asyncio
+import functools
+import re
+import time
+from collections.abc import AsyncIterator, Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, TypeVar
+
+import grpc
+
+from contracts.aggregation.v1 import aggregation_pb2 as sums_pb
+from contracts.party.v1 import party_service_pb2 as pb
+from contracts.party.v1 import party_service_pb2_grpc as pb_grpc
+from party.bambi import upper_size
+from privacy.session_keys import SignedKey, sign_key
+from services.party.checkpoints import Store
+from services.party.config import PartyConfig
+from services.party.sessions import Session, SessionUnknown, check_policy, digest_of, model_of
+from services.party.tables import TableShelf, TooManySessions, VersionMismatch, chosen_rows
+from services.wire.authorisation import NotAuthorised, caller_of
+from services.wire.bambi_codec import decode_instruction
+from services.wire.certificates import load_identity
+from services.wire.framing import chunks, reader, receive
+from services.wire.tensors import MessageInvalid
+from services.wire.version import VERSION
+from spec.parsing import parse_spec
+from tables.loading import id_digest
+
+Result = TypeVar("Result")
+_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
+
+
+class PartyServicer(pb_grpc.PartyServiceServicer):
+    """What a coordinator may ask of this party."""
+
+    def __init__(self, config: PartyConfig) -> None:
+        self._config = config
+        self._shelf = TableShelf(config.tables)
+        self._store = Store(config.state)
+        self._sessions: dict[str, Session] = {}
+        # One thread computes: the event loop stays free for health checks, and rounds of a session stay in order.
+        self._worker = ThreadPoolExecutor(max_workers=1, thread_name_prefix="compute")
+
+    async def Describe(self, request: pb.DescribeRequest, context: grpc.aio.ServicerContext) -> pb.DescribeResponse:
+        """Say who this is and what it offers."""
+        policy = self._config.policy
+        self._coordinator(context)
+        open_tables = [name for name in self._shelf.names if policy.tables is None or name in policy.tables]
+        tables = []
+        for name in open_tables:
+            table = await self._compute(self._shelf.load, name)
+            tables.append(pb.TableSummary(name=name, rows=len(table), features=len(table.columns)))
+        return pb.DescribeResponse(
+            name=self._config.name,
+            version=VERSION,
+            tables=tables,
+            algorithms=policy.algorithms,
+            aggregations=policy.aggregations,
+            sessions=len(self._sessions),
+            clock_seconds=time.time(),
+        )
+
+    async def OpenSession(
+        self, request: pb.OpenSessionRequest, context: grpc.aio.ServicerContext
+    ) -> pb.OpenSessionResponse:
+        """Check a run against policy and data, and make a session for it."""
+        coordinator = self._coordinator(context)
+        for value in (request.run_id, request.session_id):
+            if not _ID.fullmatch(value):
+                raise MessageInvalid("run_id and session_id are 1 to 64 letters, digits, dots, dashes or underscores")
+        if request.version != VERSION:
+            raise VersionMismatch(
+                f"{self._config.name} runs Parley {VERSION}, the coordinator {request.version}: install the same version"
+            )
+        session = await self._compute(self._prepare, request, coordinator)
+        if request.purpose == pb.PURPOSE_TRAIN:
+            self._drop(lambda other: other.run_id == request.run_id and other.trained is None)
+        if len(self._sessions) >= self._config.policy.sessions:
+            raise TooManySessions(f"{self._config.name} serves {len(self._sessions)} sessions, its limit: try later")
+        self._sessions[request.session_id] = session
+        predicts_all = request.purpose == pb.PURPOSE_PREDICT and not request.ids
+        return pb.OpenSessionResponse(
+            rows=len(session.table),
+            id_digest=bytes.fromhex(id_digest(session.table.ids)),
+            features=len(session.table.columns),
+            upper_size=upper_size(session.spec.train, session.model),
+            key=self._signed_key(session),
+            checkpoints=await self._compute(self._store.checkpoints, request.run_id),
+            ids=session.table.ids.tolist() if predicts_all else [],
+        )
+
+    async def BeginSession(
+        self, request: pb.BeginSessionRequest, context: grpc.aio.ServicerContext
+    ) -> pb.BeginSessionResponse:
+        """Take everyone's keys and begin from a checkpoint or anew."""
+        session = self._session(request.session_id, context)
+        names = [entry.name for entry in session.spec.parties]
+        if len(request.keys) != len(names) or len(request.upper_sizes) != len(names) or not request.outputs:
+            raise MessageInvalid(f"BeginSession needs a key and an upper size for each of {names}, and outputs")
+        keys = [
+            SignedKey(key.party, request.session_id, 0, key.public_key, key.certificate, key.signature)
+            for key in request.keys
+        ]
+        authority = load_identity(self._config.identity).ca
+        sizes = [int(size) for size in request.upper_sizes]
+        await self._compute(session.begin, keys, authority, sizes, request.outputs, request.checkpoint)
+        return pb.BeginSessionResponse()
+
+    async def Exchange(
+        self, request_iterator: AsyncIterator[pb.ExchangeRequest], context: grpc.aio.ServicerContext
+    ) -> AsyncIterator[pb.ExchangeResponse]:
+        """Instructions down, contributions up, until the coordinator ends the stream."""
+        following = reader(request_iterator)
+        first = await following()
+        if first.WhichOneof("body") != "attach":
+            raise MessageInvalid("a stream begins with `attach`, which names its session")
+        session = self._session(first.attach.session_id, context)
+        async for request in request_iterator:
+            if request.WhichOneof("body") != "bambi":
+                raise MessageInvalid("an instruction of the session's algorithm was expected")
+            blobs = await receive(request, following)
+            digest = digest_of(request.bambi, blobs)
+            outcome, ask = decode_instruction(request.bambi, blobs)
+            if self._sessions.get(session.session_id) is not session:
+                raise SessionUnknown("the session was closed")
+            answer, parts = await self._compute(session.handle, request.bambi.round, digest, outcome, ask)
+            yield pb.ExchangeResponse(bambi=answer)
+            for chunk in chunks(parts):
+                yield pb.ExchangeResponse(chunk=chunk)
+
+    async def CloseSession(
+        self, request: pb.CloseSessionRequest, context: grpc.aio.ServicerContext
+    ) -> pb.CloseSessionResponse:
+        """Forget a session; unknown ones are no error."""
+        coordinator = self._coordinator(context)
+        self._drop(lambda other: other.session_id == request.session_id and other.coordinator == coordinator)
+        return pb.CloseSessionResponse()
+
+    def _prepare(self, request: pb.OpenSessionRequest, coordinator: str) -> Session:
+        spec = parse_spec(request.spec_yaml)
+        names = [entry.name for entry in spec.parties]
+        if self._config.name not in names:
+            raise MessageInvalid(f"{self._config.name} is not among the run's parties {names}")
+        index = spec.index_of(self._config.name)
+        check_policy(self._config.policy, spec, index, coordinator)
+        trained = None
+        if request.purpose == pb.PURPOSE_PREDICT:
+            trained = self._store.load_model(request.run_id)
+            table = self._shelf.load(request.table or spec.table_of(index), spec.parties[index].columns)
+            table = chosen_rows(table, list(request.ids))
+        elif request.purpose == pb.PURPOSE_TRAIN:
+            table = self._shelf.load(spec.table_of(index), spec.parties[index].columns)
+        else:
+            raise MessageInvalid("the purpose of a session is to train or to predict")
+        model = model_of(spec, len(table.columns), self._config.policy)
+        return Session(
+            request.session_id, request.run_id, coordinator, spec, index, table, model, self._store, trained=trained
+        )
+
+    def _signed_key(self, session: Session) -> sums_pb.SignedKey:
+        identity = load_identity(self._config.identity)
+        signed = sign_key(
+            session.key,
+            name=self._config.name,
+            run_id=session.session_id,
+            attempt=0,
+            certificate_pem=identity.certificate_chain,
+            certificate_key_pem=identity.private_key,
+        )
+        return sums_pb.SignedKey(
+            party=signed.name,
+            public_key=signed.public_key,
+            certificate=signed.certificate_pem,
+            signature=signed.signature,
+        )
+
+    def _coordinator(self, context: grpc.aio.ServicerContext) -> str:
+        name = caller_of(context).name
+        if name not in self._config.policy.coordinators:
+            raise NotAuthorised(f"{self._config.name}'s policy does not name coordinator {name}")
+        return name
+
+    def _session(self, session_id: str, context: grpc.aio.ServicerContext) -> Session:
+        session = self._sessions.get(session_id)
+        if session is None or session.coordinator != self._coordinator(context):
+            raise SessionUnknown("no such session here: open one first (this party may have restarted)")
+        return session
+
+    def _drop(self, unwanted: Callable[[Session], bool]) -> None:
+        for session in [session for session in self._sessions.values() if unwanted(session)]:
+            del self._sessions[session.session_id]
+
+    async def _compute(self, function: Callable[..., Result], *arguments: Any) -> Result:
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._worker, functools.partial(function, *arguments))

@@ -1,0 +1,61 @@
+"""Who may call what. Identity is the certificate; a method that the table does not name is refused."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+
+import grpc
+
+from services.wire.certificates import peer_identity
+
+ANY_ROLE = frozenset({"client", "party", "coordinator"})
+HEALTH = {f"/grpc.health.v1.Health/{name}": ANY_ROLE for name in ("Check", "Watch", "List")}
+REFLECTION = {
+    "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo": ANY_ROLE,
+    "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo": ANY_ROLE,
+}
+
+
+class NotAuthorised(PermissionError):
+    """The caller's role may not do this."""
+
+
+@dataclass(frozen=True)
+class Caller:
+    """Who calls, as the certificate says."""
+
+    role: str
+    name: str
+
+
+@dataclass(frozen=True)
+class Policy:
+    """For each method the roles that may call it."""
+
+    methods: Mapping[str, frozenset[str]]
+
+    def admit(self, method: str, caller: Caller) -> Caller:
+        """Let the caller pass.
+
+        Raises:
+            NotAuthorised: if the table does not name the method for the caller's role.
+        """
+        if caller.role not in self.methods.get(method, frozenset()):
+            raise NotAuthorised(
+                f"{caller.role} {caller.name} may not call {method}: use a certificate of the right role"
+            )
+        return caller
+
+
+def caller_of(context: grpc.aio.ServicerContext) -> Caller:
+    """The caller of a request, from its certificate."""
+    certificates = context.auth_context().get("x509_pem_cert")
+    if not certificates:
+        raise NotAuthorised("the caller showed no certificate: connect with mutual TLS")
+    return _caller(certificates[0])
+
+
+@lru_cache(maxsize=256)
+def _caller(certificate: bytes) -> Caller:
+    role, name = peer_identity(certificate)
+    return Caller(role, name)

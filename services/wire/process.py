@@ -1,0 +1,77 @@
+"""A service as a process: arguments, logs, signals, and a file that says when it is ready."""
+
+import argparse
+import asyncio
+import json
+import logging
+import signal
+import sys
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import grpc
+
+GRACE_SECONDS = 5.0
+logger = logging.getLogger(__name__)
+
+
+class JsonLines(logging.Formatter):
+    """One JSON object for each record: constant messages, ids and counts; never a tensor."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """A record as one line."""
+        entry = {
+            "time": self.formatTime(record, "%Y-%m-%dT%H:%M:%S%z"),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": record.getMessage(),
+        }
+        if record.exc_info:
+            entry["error"] = self.formatException(record.exc_info)
+        return json.dumps(entry)
+
+
+def arguments(description: str) -> argparse.Namespace:
+    """The arguments that every service takes."""
+    parser = argparse.ArgumentParser(description=description)
+    parser.add_argument("--config", type=Path, required=True, help="the service's YAML configuration")
+    parser.add_argument("--ready-file", type=Path, help="written with the address once the service listens")
+    return parser.parse_args()
+
+
+def run(main: Callable[[argparse.Namespace], Awaitable[None]], description: str) -> None:
+    """Run a service until it is told to stop; a configuration error ends it with one line and exit code 2."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(JsonLines())
+    logging.basicConfig(level=logging.INFO, handlers=[handler])
+    given = arguments(description)
+    try:
+        asyncio.run(_until_stopped(main(given)))
+    except (ValueError, OSError) as error:
+        sys.stderr.write(f"error: {error}\n")
+        raise SystemExit(2) from None
+
+
+async def _until_stopped(main: Awaitable[None]) -> None:
+    task = asyncio.ensure_future(main)
+    loop = asyncio.get_running_loop()
+    for name in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(name, task.cancel)
+    try:
+        await task
+    except asyncio.CancelledError:
+        logger.info("stopped")
+
+
+async def serve(server: grpc.aio.Server, address: str, ready_file: Path | None) -> None:
+    """Serve until cancelled, then let calls in progress finish for a short while."""
+    await server.start()
+    logger.info("listening on %s", address)
+    if ready_file is not None:
+        scratch = ready_file.with_suffix(".partial")
+        scratch.write_text(address)
+        scratch.replace(ready_file)
+    try:
+        await server.wait_for_termination()
+    finally:
+        await server.stop(GRACE_SECONDS)

@@ -1,0 +1,153 @@
+"""Errors on the wire: one status code and one named reason for each refusal, from a service's own catalogue."""
+
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import grpc
+from google.protobuf import any_pb2
+from google.protobuf.message import DecodeError
+from google.rpc import error_details_pb2, status_pb2
+from grpc_status import rpc_status
+
+from services.wire.authorisation import Caller, NotAuthorised, Policy, caller_of
+from services.wire.tensors import MessageInvalid
+
+DOMAIN = "parley"
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """How an error is told to the caller."""
+
+    status: grpc.StatusCode
+    reason: str
+    public: str | None = None
+    """What the caller is told where the error's own text holds something private; that text goes to the log."""
+
+
+Catalogue = Mapping[type[Exception], Refusal]
+
+SHARED: Catalogue = {
+    NotAuthorised: Refusal(grpc.StatusCode.PERMISSION_DENIED, "NOT_AUTHORISED"),
+    MessageInvalid: Refusal(grpc.StatusCode.INVALID_ARGUMENT, "MESSAGE_INVALID"),
+}
+"""What every service refuses alike."""
+
+
+def find(catalogue: Catalogue, error: Exception) -> Refusal | None:
+    """The refusal for an error, by the nearest class in the catalogue."""
+    for kind in type(error).__mro__:
+        for table in (catalogue, SHARED):
+            if kind in table:
+                return table[kind]
+    return None
+
+
+def reason_of(error: grpc.RpcError) -> str | None:
+    """The named reason that a service gave, if it gave one."""
+    status = rpc_status.from_call(error)
+    for detail in status.details if status is not None else ():
+        info = error_details_pb2.ErrorInfo()
+        if detail.Is(info.DESCRIPTOR) and detail.Unpack(info) and info.domain == DOMAIN:
+            return str(info.reason)
+    return None
+
+
+async def abort(context: grpc.aio.ServicerContext, refusal: Refusal, message: str) -> None:
+    """End a call with a status code, a sentence and the named reason."""
+    detail = any_pb2.Any()
+    detail.Pack(error_details_pb2.ErrorInfo(reason=refusal.reason, domain=DOMAIN))
+    status = status_pb2.Status(code=refusal.status.value[0], message=message, details=[detail])
+    rich = rpc_status.to_status(status)
+    await context.abort(rich.code, rich.details, rich.trailing_metadata)
+
+
+class _Malformed:
+    """Stands for a request that is no protobuf of its type."""
+
+
+class Border(grpc.aio.ServerInterceptor):  # type: ignore[misc]
+    """The one place where callers are checked and errors become refusals."""
+
+    def __init__(self, policy: Policy, catalogue: Catalogue) -> None:
+        self._policy = policy
+        self._catalogue = catalogue
+
+    async def intercept_service(
+        self, continuation: Callable[..., Awaitable[Any]], handler_call_details: grpc.HandlerCallDetails
+    ) -> Any:
+        """Wrap the handler of a call."""
+        handler = await continuation(handler_call_details)
+        if handler is None:
+            return None
+        method = handler_call_details.method
+        decode = _forgiving(handler.request_deserializer)
+        encode = handler.response_serializer
+        if handler.unary_unary:
+            return grpc.unary_unary_rpc_method_handler(self._single(method, handler.unary_unary), decode, encode)
+        if handler.unary_stream:
+            return grpc.unary_stream_rpc_method_handler(self._streamed(method, handler.unary_stream), decode, encode)
+        if handler.stream_unary:
+            return grpc.stream_unary_rpc_method_handler(self._single(method, handler.stream_unary), decode, encode)
+        return grpc.stream_stream_rpc_method_handler(self._streamed(method, handler.stream_stream), decode, encode)
+
+    def _single(self, method: str, behaviour: Callable[..., Any]) -> Callable[..., Any]:
+        async def call(request: Any, context: grpc.aio.ServicerContext) -> Any:
+            try:
+                self._admit(method, context)
+                return await behaviour(_checked(request), context)
+            except Exception as error:
+                await self._refuse(method, context, error)
+
+        return call
+
+    def _streamed(self, method: str, behaviour: Callable[..., Any]) -> Callable[..., Any]:
+        async def call(request: Any, context: grpc.aio.ServicerContext) -> AsyncIterator[Any]:
+            try:
+                self._admit(method, context)
+                async for response in behaviour(_checked(request), context):
+                    yield response
+            except Exception as error:
+                await self._refuse(method, context, error)
+
+        return call
+
+    def _admit(self, method: str, context: grpc.aio.ServicerContext) -> Caller:
+        return self._policy.admit(method, caller_of(context))
+
+    async def _refuse(self, method: str, context: grpc.aio.ServicerContext, error: Exception) -> None:
+        if isinstance(error, grpc.aio.AbortError):
+            raise error
+        refusal = find(self._catalogue, error)
+        if refusal is not None:
+            logger.info("%s refused: %s: %s", method, refusal.reason, error)
+            named = Refusal(refusal.status, getattr(error, "reason", None) or refusal.reason)
+            await abort(context, named, refusal.public or str(error))
+        logger.error("%s failed", method, exc_info=error)
+        internal = Refusal(grpc.StatusCode.INTERNAL, "INTERNAL")
+        await abort(context, internal, "an internal error; its detail is in this service's log")
+
+
+def _forgiving(decode: Callable[[bytes], Any]) -> Callable[[bytes], Any]:
+    def decoded(data: bytes) -> Any:
+        try:
+            return decode(data)
+        except DecodeError:
+            return _Malformed()
+
+    return decoded
+
+
+def _checked(request: Any) -> Any:
+    """A request, or a stream of requests, in which nothing is malformed."""
+    if isinstance(request, _Malformed):
+        raise MessageInvalid("the request is no message of this method's type")
+    return _checked_stream(request) if hasattr(request, "__aiter__") else request
+
+
+async def _checked_stream(requests: AsyncIterator[Any]) -> AsyncIterator[Any]:
+    async for request in requests:
+        yield _checked(request)

@@ -1,0 +1,60 @@
+"""Arrays to tensors and back. Decoding makes a read-only view of the message's bytes, not a copy."""
+
+import math
+from collections import deque
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from contracts.tensor.v1 import tensor_pb2 as pb
+
+Array = NDArray[Any]
+Blobs = deque[memoryview]
+
+INLINE_BYTES = 1 << 20
+"""Larger tensors follow their message in chunks of this size, so that no message is large."""
+LARGEST_TENSOR_BYTES = 1 << 30
+
+_TYPES = {
+    pb.ELEMENT_TYPE_FLOAT32: np.dtype("<f4"),
+    pb.ELEMENT_TYPE_FLOAT64: np.dtype("<f8"),
+    pb.ELEMENT_TYPE_INT64: np.dtype("<i8"),
+    pb.ELEMENT_TYPE_UINT64: np.dtype("<u8"),
+    pb.ELEMENT_TYPE_UINT32: np.dtype("<u4"),
+}
+_CODES = {dtype: code for code, dtype in _TYPES.items()}
+
+
+class MessageInvalid(ValueError):
+    """A message that breaks its contract: shape, element type, size, order or a value that is not finite."""
+
+
+def encode_tensor(array: Array, blobs: Blobs) -> pb.Tensor:
+    """Encode an array; a large one is announced, and its bytes are appended to `blobs` to follow in chunks."""
+    array = np.ascontiguousarray(array, dtype=array.dtype.newbyteorder("<"))
+    code = _CODES.get(array.dtype)
+    if code is None:
+        raise MessageInvalid(f"arrays of {array.dtype} have no place on the wire")
+    if array.nbytes <= INLINE_BYTES:
+        return pb.Tensor(element_type=code, shape=array.shape, data=array.tobytes())
+    blobs.append(memoryview(array.reshape(-1)).cast("B"))
+    return pb.Tensor(element_type=code, shape=array.shape, chunked_bytes=array.nbytes)
+
+
+def decode_tensor(tensor: pb.Tensor, blobs: Blobs, *, name: str, kinds: str = "f", ndim: int | None = None) -> Array:
+    """Decode a tensor and check it. `kinds` are the numpy kinds that the field takes; `name` is for the message."""
+    dtype = _TYPES.get(tensor.element_type)
+    if dtype is None or dtype.kind not in kinds:
+        raise MessageInvalid(f"{name}: element type {tensor.element_type} is not one that this field takes")
+    shape = tuple(tensor.shape)
+    if ndim is not None and len(shape) != ndim:
+        raise MessageInvalid(f"{name}: {len(shape)} axes came, {ndim} are expected")
+    wanted = math.prod(shape) * dtype.itemsize
+    data: bytes | memoryview = blobs.popleft() if tensor.chunked_bytes else tensor.data
+    if wanted != len(data):
+        raise MessageInvalid(f"{name}: shape {shape} needs {wanted} bytes, {len(data)} came")
+    array = np.frombuffer(data, dtype=dtype).reshape(shape)
+    if dtype.kind == "f" and not np.isfinite(array).all():
+        raise MessageInvalid(f"{name}: holds values that are not finite")
+    return array
