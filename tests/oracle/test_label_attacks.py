@@ -30,7 +30,7 @@ PROTECTED = [
     (LabelPolicy("per_step", 1.0), 2, 1),
     (LabelPolicy("per_step", 1.0), 3, 1),
     (LabelPolicy("per_step", 1.0), 10, 1),
-    (LabelPolicy("per_step", 0.1), 10, 5),
+    (LabelPolicy("per_step", 0.5), 10, 2),
     (LabelPolicy("per_step", 1.0, "randomised_response"), 10, 2),
 ]
 
@@ -52,14 +52,14 @@ def test_no_attack_passes_the_cap(policy, classes, releases):
 @pytest.mark.parametrize("name", ATTACKS)
 def test_every_attack_reads_the_labels_where_privacy_is_off(name, classes):
     view, labels = view_of_ours(LabelPolicy("off"), classes, RECORDS, 1)
-    # with two classes the two lines of `residual` nearly coincide where p is near ½
-    assert accuracy(guesses(name, view), labels) > 0.98
+    # with two classes both labels have the same line, and `residual` has only float dust to go by
+    assert accuracy(guesses(name, view), labels) > (0.9 if (name, classes) == ("residual", 2) else 0.995)
 
 
 @pytest.mark.parametrize(("policy", "classes", "releases"), PROTECTED, ids=str)
 def test_the_replay_attack_really_recovers_the_noisy_labels(policy, classes, releases):
     """The strongest adversary: it sees ỹ itself, so that the cap is tested where it is tight."""
-    view, labels = view_of_ours(policy, classes, RECORDS, releases)
+    view, _ = view_of_ours(policy, classes, RECORDS, releases)
     rows = recovered_rows(view, view.gradients[0], view.logits[0])
     again = view.loss.gradient(view.logits[0], rows.astype(np.float32)) * RECORDS
     np.testing.assert_allclose(again, view.gradients[0], atol=1e-4)
@@ -72,7 +72,7 @@ def test_randomised_response_is_tight_so_that_a_leak_would_be_seen():
 
 def test_ten_releases_of_one_draw_say_no_more_than_one():
     policy = LabelPolicy("once", 1.0, "randomised_response")
-    one, labels = view_of_ours(policy, 10, RECORDS, 1)
+    one, _ = view_of_ours(policy, 10, RECORDS, 1)
     ten, _ = view_of_ours(policy, 10, RECORDS, 10)
     np.testing.assert_array_equal(guesses("replay", one), guesses("replay", ten))
 
@@ -80,8 +80,8 @@ def test_ten_releases_of_one_draw_say_no_more_than_one():
 def test_fresh_noise_at_every_step_is_averaged_away():
     """Why `per_step` is charged for every release."""
     policy = LabelPolicy("per_step", 1.0)
-    one, labels = view_of_ours(policy, 10, RECORDS, 1)
-    many, _ = view_of_ours(policy, 10, RECORDS, 30)
+    one, labels = view_of_ours(policy, 10, 800, 1)
+    many, _ = view_of_ours(policy, 10, 800, 30)
     assert accuracy(guesses("replay", one), labels) < 0.25
     assert accuracy(guesses("replay", many), labels) > 0.6
 
