@@ -38,8 +38,9 @@ class HyperRepresentation(AutogradObjective):
     """Learn a shared backbone x on which each few-shot task's own linear head y is quickly learned (B.2).
 
     A row is a task. The backbone is 3×3 convolutions of stride 2; each image is normalised on its own, so that a
-    representation does not depend on what else is in the batch. g sums over tasks: they share no part of y, so the sum
-    has the same minimiser as the mean, and a condition that does not worsen with the number of tasks.
+    representation does not depend on what else is in the batch, and scaled so that its norm is at most 1. The Hessian of
+    a head is then at most 1 + ridge whatever the backbone: γ and τ up to 1 are stable. g sums over tasks: they share no
+    part of y, so the sum has the same minimiser as the mean, and a condition that their number does not worsen.
     """
 
     tasks: Sequence[Task]
@@ -145,4 +146,4 @@ class HyperRepresentation(AutogradObjective):
             images = functional.conv2d(images, kernel, bias, stride=2, padding=1)
             images = functional.relu(functional.layer_norm(images, images.shape[1:]))
             at += size + self.filters
-        return images.flatten(1)
+        return images.flatten(1) / self.features**0.5

@@ -281,6 +281,16 @@ def test_a_local_run_on_few_shot_tasks_lowers_the_query_loss():
     assert objective.measure(state.variables.x, state.variables.y).loss < 0.8 * before
 
 
+def test_the_hessian_of_a_head_is_at_most_one_whatever_the_backbone():
+    objective = representation()
+    g = np.random.default_rng(6)
+    x, y = 30.0 * g.standard_normal(objective.upper_size), g.standard_normal(objective.lower_size)
+    v = g.standard_normal(y.size)
+    for _ in range(50):
+        v = objective.hessian_product(x, y, v / np.linalg.norm(v), np.arange(2))
+    assert np.linalg.norm(v) <= 1.0 + objective.ridge
+
+
 def test_omniglot_is_read_from_a_path_and_another_array_is_refused(tmp_path):
     for name, shape in (("right", (3, 20, 28, 28)), ("wrong", (3, 28, 28))):
         with lzma.open(tmp_path / f"{name}.npy.xz", "wb") as file:
