@@ -62,7 +62,7 @@ class LocalFederation:
     def write(self) -> None:
         """Make certificates and configuration files."""
         self.directory.mkdir(parents=True, exist_ok=True)
-        names = {name: "party" for name in self.tables} | {"coordinator": "coordinator", "client": "client"}
+        names = dict.fromkeys(self.tables, "party") | {"coordinator": "coordinator", "client": "client"}
         authority = self.directory / "certificates" / "authority"
         if not (authority / "ca.pem").exists():
             create_authority(authority, "local-authority")

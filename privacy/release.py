@@ -5,19 +5,23 @@ has paid, and only then makes a `Release`. The codec in `services/wire` takes re
 outside this module makes one (`tests/contract` checks both).
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, Literal, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from privacy.ring import Ring
 from privacy.rounds import Round, Vector
+from privacy.trees import TreePair
+from privacy.two_tree import PartialSum, TreeNumber, TwoTreeNode
 
 Array = NDArray[Any]
 Content = TypeVar("Content", covariant=True)
 TreeName = Literal["values", "masks"]
 _SEAL = object()
+_NUMBERS = {"values": TreeNumber.MASKED, "masks": TreeNumber.MASKS}
 
 
 class NotPaid(RuntimeError):
@@ -93,6 +97,38 @@ class Plain:
     def __init__(self, parties: int) -> None:
         self._everyone = (1 << parties) - 1
 
-    def protect(self, round_number: int, values: Vector) -> Addend:  # noqa: ARG002 (nothing to bind a round to)
+    def protect(self, round_number: int, values: Vector) -> Addend:
         """Hand the values on."""
         return Addend(self._everyone, clear=np.asarray(values))
+
+
+class TreeGate:
+    """A party's gate for `two_tree`: its value plus a fresh mask goes up tree 1, the mask up tree 2."""
+
+    def __init__(self, index: int, trees: TreePair, ring: Ring) -> None:
+        self._index, self._trees, self._ring = index, trees, ring
+        self._node = TwoTreeNode(index, trees, ring)  # refuses trees that leak
+
+    def begin(self, round_number: int, draft: Vector) -> None:
+        """Enter a round with this party's value."""
+        self._node.begin(round_number, self._ring.encode(draft))
+
+    def children(self, round_number: int, tree: TreeName) -> tuple[int, ...]:
+        """Parties whose partial sums are due."""
+        return self._node.children(round_number, _NUMBERS[tree])
+
+    def parent(self, tree: TreeName) -> int | None:
+        """Whom this party's partial sum goes to; None at the root, which sends it to the coordinator."""
+        return (self._trees.masked if tree == "values" else self._trees.masks).parents[self._index]
+
+    def forward(self, round_number: int, tree: TreeName, received: Sequence[tuple[int, TreeSum]]) -> Release[TreeSum]:
+        """Own summand plus what the children sent."""
+        number = _NUMBERS[tree]
+        parts = [PartialSum(part.round, number, child, part.participants, part.elements) for child, part in received]
+        total = self._node.forward(round_number, number, parts)
+        return Release(TreeSum(tree, round_number, total.elements, total.participants), _SEAL)
+
+    def addend(self, roots: Sequence[Release[TreeSum]]) -> Release[Addend]:
+        """What this party tells the coordinator: the sums that ended here."""
+        everyone = (1 << self._trees.masked.size) - 1
+        return Release(Addend(everyone, roots=tuple(root.content for root in roots)), _SEAL)

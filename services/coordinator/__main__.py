@@ -11,6 +11,7 @@ from privacy.noise import read_or_create_key
 from services.coordinator.config import CoordinatorConfig
 from services.coordinator.fleet import Fleet
 from services.coordinator.labels import LabelShelf
+from services.coordinator.programs import ProgramShelf
 from services.coordinator.refusals import CATALOGUE
 from services.coordinator.registry import Registry
 from services.coordinator.runs import RunDesk
@@ -46,7 +47,8 @@ async def main(given: argparse.Namespace) -> None:
     ledger = open_ledger(config.database_url)
     fleet = Fleet(config.identity, config.parties)
     key = read_or_create_key(config.state / "label-noise.key")
-    desk = RunDesk(registry, fleet, LabelShelf(config.labels), ledger, key, config.runs)
+    labels = LabelShelf(config.labels)
+    desk = RunDesk(registry, fleet, labels, ProgramShelf(labels, ledger, key), config.runs)
     server = make_server(Border(POLICY, CATALOGUE))
     run_service_pb2_grpc.add_RunServiceServicer_to_server(RunServicer(desk, registry, fleet, ledger), server)
     coordinator_service_pb2_grpc.add_CoordinatorServiceServicer_to_server(PartiesServicer(fleet, registry), server)

@@ -4,22 +4,17 @@ import asyncio
 import functools
 import logging
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
-import coordinator.bambi as bambi
-from numerics.streams import stream
-from privacy.ledger import BudgetExhausted, Ledger
-from privacy.release import OutcomeGate
-from privacy.rounds import Checkpoint, Finish, Round, Vector
+from coordinator.bambi import Report
+from privacy.ledger import BudgetExhausted
 from services.coordinator.fleet import Fleet, PartyLost, PartyRefused
-from services.coordinator.labels import LabelShelf, check_rows, loss_of, make_gate
+from services.coordinator.programs import Program, ProgramShelf, Rows, checkpoint_of, is_last
 from services.coordinator.registry import Registry, RunRecord
 from services.coordinator.sessions import Session
 from spec.parsing import parse_spec
-from spec.rows import divide
-from tables.loading import Labels
 
 PROGRESS_SECONDS = 0.5
 """Progress events are written no more often than this; evaluations always are."""
@@ -37,19 +32,16 @@ class RunDriver:
         record: RunRecord,
         registry: Registry,
         fleet: Fleet,
-        shelf: LabelShelf,
-        ledger: Ledger,
-        label_key: bytes,
+        programs: ProgramShelf,
         changed: Callable[[str], None],
     ) -> None:
         self._record, self._registry, self._fleet = record, registry, fleet
-        self._shelf, self._ledger, self._label_key, self._changed = shelf, ledger, label_key, changed
+        self._programs, self._changed = programs, changed
         self._spec = parse_spec(record.spec_yaml)
         self._worker = ThreadPoolExecutor(max_workers=1, thread_name_prefix=f"run-{record.run_id}")
-        self._step, self._written, self._seconds = record.checkpoint, 0.0, 0.0
-        self._reports: list[bambi.Report] = []
-        self._labels: Labels | None = None
-        self._totals = {"rounds": 0.0, "bytes": 0.0, "label releases": 0.0}
+        self._step, self._written = record.checkpoint, 0.0
+        self._reports: list[Report] = []
+        self._totals = {"rounds": 0.0, "bytes": 0.0, "label releases": 0.0, "seconds": 0.0}
 
     @property
     def run_id(self) -> str:
@@ -58,13 +50,12 @@ class RunDriver:
 
     async def prepare(self) -> Session:
         """Open a session at every party and check data and labels; what cannot start is refused here."""
-        self._labels = await asyncio.to_thread(self._shelf.load, self._spec)
         session = Session(self._fleet, self._spec, self._record.spec_yaml, self.run_id)
         try:
             await session.open()
             first = session.opened[0]
-            check_rows(self._labels, first.rows, first.id_digest, session.names[0])
-            divide(self._spec.split, len(self._labels), stream(self._spec.seed, "split"))
+            rows = Rows(first.rows, first.id_digest, session.names[0])
+            await self._compute(self._programs.check, self._spec, rows)
         except BaseException:
             await session.close()
             raise
@@ -113,31 +104,26 @@ class RunDriver:
     async def _attempt(self, session: Session) -> None:
         record = self._registry.get(self.run_id)
         done = _common_checkpoint(session, record.checkpoint)
-        labels = self._labels
-        assert labels is not None  # noqa: S101 (prepare has loaded them)
-        loss, outputs = loss_of(self._spec, labels)
-        await session.begin(done, outputs)
-        problem, gate = await self._compute(self._problem, labels, outputs)
+        program = await self._compute(self._programs.make, self._spec, self.run_id)
+        await session.begin(done, program)
         self._step = done
         began = "resumed from iteration" if record.attempt else "started at iteration"
         await self._note("state", f"{began} {done}", state="RUNNING", reason="", step=done, attempt=record.attempt + 1)
-        rounds = bambi.rounds(problem, done, self._reports.append)
-        started, before = time.monotonic(), self._seconds
         try:
-            await self._rounds(session, rounds, gate)
+            await self._rounds(session, program, done)
         except BudgetExhausted:
-            await session.exchange(gate.release(Round(None, Finish())))
+            await session.exchange(program.gate.release(program.finish))
             raise
-        finally:
-            self._seconds = before + time.monotonic() - started
-        await self._note("state", "completed", state="COMPLETED", reason="", step=self._step, metrics=self._measured())
+        metrics = dict(self._totals)
+        await self._note("state", "completed", state="COMPLETED", reason="", step=self._step, metrics=metrics)
 
-    async def _rounds(self, session: Session, rounds: Generator[Round, Vector, None], gate: OutcomeGate) -> None:
+    async def _rounds(self, session: Session, program: Program, done: int) -> None:
         releases: set[int] = set()
-        base = dict(self._totals)
+        base, started = dict(self._totals), time.monotonic()
+        rounds = program.rounds(done, self._reports.append)
         current = await self._compute(next, rounds)
         while True:
-            total = await session.exchange(gate.release(current))
+            total = await session.exchange(program.gate.release(current))
             traffic = session.traffic
             if current.label_release is not None:
                 releases.add(current.label_release)
@@ -145,33 +131,20 @@ class RunDriver:
                 "rounds": base["rounds"] + traffic.rounds,
                 "bytes": base["bytes"] + traffic.sent_bytes + traffic.received_bytes,
                 "label releases": base["label releases"] + len(releases),
+                "seconds": base["seconds"] + time.monotonic() - started,
             }
-            if isinstance(current.ask, Checkpoint):
-                await self._commit(current.ask.k)
-            if isinstance(current.ask, Finish):
+            checkpoint = checkpoint_of(current)
+            if checkpoint is not None:
+                await self._commit(checkpoint)
+            if is_last(current):
                 await self._flush()
                 return
             current = await self._compute(rounds.send, total)
             await self._flush()
 
-    def _problem(self, labels: Labels, outputs: int) -> tuple[bambi.Problem, OutcomeGate]:
-        rows = divide(self._spec.split, len(labels), stream(self._spec.seed, "split"))
-        plan = bambi.Plan(self._spec.train, rows, self._spec.seed)
-        gate = make_gate(self._spec, labels, plan, self._ledger, self._label_key, self.run_id)
-        problem = bambi.Problem(
-            plan,
-            gate.loss,
-            gate,
-            outputs,
-            self._spec.dtype,
-            self._spec.evaluate_every,
-            self._spec.checkpoint_every,
-        )
-        return problem, OutcomeGate(gate.is_paid)
-
     async def _commit(self, k: int) -> None:
         """Second phase: every party has written and synced checkpoint k."""
-        await self._note("progress", f"checkpoint {k}", checkpoint=k, step=k, metrics=self._measured())
+        await self._note("progress", f"checkpoint {k}", checkpoint=k, step=k, metrics=dict(self._totals))
 
     async def _flush(self) -> None:
         """Write what the label holder may see: evaluations always, progress now and then."""
@@ -184,11 +157,8 @@ class RunDriver:
             if evaluated or now - self._written >= PROGRESS_SECONDS:
                 self._written = now
                 kind = "evaluation" if evaluated else "progress"
-                metrics = {**report.metrics, **self._measured()}
+                metrics = {**report.metrics, **self._totals}
                 await self._note(kind, f"iteration {report.k}", step=report.k, metrics=metrics)
-
-    def _measured(self) -> dict[str, float]:
-        return dict(self._totals)
 
     async def _note(self, kind: str, message: str, **changes: Any) -> None:
         await asyncio.to_thread(functools.partial(self._registry.change, self.run_id, kind, message, **changes))

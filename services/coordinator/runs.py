@@ -13,12 +13,12 @@ from numpy.typing import NDArray
 
 from contracts.party.v1 import party_service_pb2 as party_pb
 from coordinator.bambi import EVALUATION_ROWS
-from privacy.ledger import Ledger
 from privacy.release import OutcomeGate
 from privacy.rounds import Round, RowsForward
 from services.coordinator.driver import RunDriver
 from services.coordinator.fleet import Fleet
 from services.coordinator.labels import LabelShelf, loss_of
+from services.coordinator.programs import BambiCodec, ProgramShelf
 from services.coordinator.registry import EventRecord, Registry, RunRecord
 from services.coordinator.sessions import Session
 from spec.parsing import parse_spec
@@ -53,10 +53,10 @@ class RunDesk:
     """Every run of this coordinator."""
 
     def __init__(
-        self, registry: Registry, fleet: Fleet, shelf: LabelShelf, ledger: Ledger, label_key: bytes, most_runs: int
+        self, registry: Registry, fleet: Fleet, labels: LabelShelf, programs: ProgramShelf, most_runs: int
     ) -> None:
-        self._registry, self._fleet, self._shelf = registry, fleet, shelf
-        self._ledger, self._label_key, self._most_runs = ledger, label_key, most_runs
+        self._registry, self._fleet, self._labels = registry, fleet, labels
+        self._programs, self._most_runs = programs, most_runs
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._starting: dict[str, asyncio.Lock] = {}
         self._news: dict[str, asyncio.Event] = {}
@@ -138,13 +138,13 @@ class RunDesk:
         if record.state not in ("COMPLETED", "BUDGET_EXHAUSTED"):
             raise RunUnfinished(f"run {run_id} is {record.state}: its model is there once it is COMPLETED")
         spec = parse_spec(record.spec_yaml)
-        labels = await asyncio.to_thread(self._shelf.load, spec)
+        labels = await asyncio.to_thread(self._labels.load, spec)
         loss, outputs = loss_of(spec, labels)
         session = Session(self._fleet, spec, record.spec_yaml, run_id)
-        gate = OutcomeGate(lambda release: False)  # a prediction holds no label
+        gate = OutcomeGate(lambda _: False)  # a prediction holds no label
         try:
             await session.open(party_pb.PURPOSE_PREDICT, table, ids)
-            await session.begin(0, outputs)
+            await session.begin(0, BambiCodec(outputs))
             names = list(ids) or list(session.opened[0].ids)
             for page in range(math.ceil(len(names) / EVALUATION_ROWS)):
                 chosen = names[page * EVALUATION_ROWS : (page + 1) * EVALUATION_ROWS]
@@ -163,9 +163,7 @@ class RunDesk:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     def _driver(self, record: RunRecord) -> RunDriver:
-        return RunDriver(
-            record, self._registry, self._fleet, self._shelf, self._ledger, self._label_key, changed=self._tell
-        )
+        return RunDriver(record, self._registry, self._fleet, self._programs, changed=self._tell)
 
     def _launch(self, driver: RunDriver, session: Session | None) -> None:
         task = asyncio.create_task(driver.run(session))

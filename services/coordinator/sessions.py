@@ -2,24 +2,42 @@
 
 import asyncio
 import secrets
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 import grpc
+from google.protobuf.message import Message
 
 from contracts.party.v1 import party_service_pb2 as pb
-from privacy.aggregation import open_sum
+from privacy.aggregation import SumDesk
 from privacy.release import Addend, Release
-from privacy.rounds import Round, Vector
+from privacy.rounds import Vector
 from services.coordinator.fleet import Fleet, PartyLost, PartyRefused, as_party_error, call
-from services.wire.bambi_codec import decode_contribution, encode_instruction
 from services.wire.framing import chunks, receive
-from services.wire.tensors import MessageInvalid
+from services.wire.tensors import Blobs, MessageInvalid
 from services.wire.version import VERSION
 from spec.run import RunSpec
 
 EXCHANGE = "/parley.party.v1.PartyService/Exchange"
+
+
+class Codec(Protocol):
+    """How an algorithm's rounds look on the wire."""
+
+    @property
+    def body(self) -> str:
+        """The field of the envelopes that holds its messages."""
+
+    @property
+    def outputs(self) -> int:
+        """Columns of the summed embedding."""
+
+    def encode(self, number: int, release: Release[Any]) -> tuple[Message, Blobs]:
+        """The instruction of a round."""
+
+    def decode(self, message: Any, blobs: Blobs, release: Release[Any]) -> Addend | None:
+        """A party's contribution to a round, checked."""
 
 
 class RowsDiffer(ValueError):
@@ -46,6 +64,8 @@ class Session:
     session_id: str = field(default_factory=lambda: secrets.token_hex(12))
     traffic: Traffic = field(default_factory=Traffic)
     opened: Sequence[pb.OpenSessionResponse] = ()
+    _codec: Codec | None = None
+    _desk: SumDesk | None = None
     _streams: list[Any] = field(default_factory=list)
     _channels: list[grpc.aio.Channel] = field(default_factory=list)
 
@@ -67,7 +87,7 @@ class Session:
         )
         for name in self.names:
             self.fleet.address(name)
-        opening = [call(name, lambda stub=self.fleet.stub(name): stub.OpenSession(request)) for name in self.names]
+        opening = [call(name, self._method(name, "OpenSession", request)) for name in self.names]
         self.opened = await _all(opening)
         first = self.opened[0]
         for name, answer in zip(self.names, self.opened, strict=True):
@@ -81,17 +101,18 @@ class Session:
                     f"{name} and {self.names[0]} have {first.rows} rows each, but not the same ids: align the tables"
                 )
 
-    async def begin(self, checkpoint: int, outputs: int) -> None:
+    async def begin(self, checkpoint: int, codec: Codec) -> None:
         """Give every party all keys, and open the data plane."""
+        self._codec, self._desk = codec, SumDesk(self.spec.privacy.aggregation, len(self.names))
         request = pb.BeginSessionRequest(
             session_id=self.session_id,
             keys=[answer.key for answer in self.opened],
             upper_sizes=[answer.upper_size for answer in self.opened],
             checkpoint=checkpoint,
             peer_addresses=[self.fleet.address(name) for name in self.names],
-            outputs=outputs,
+            outputs=codec.outputs,
         )
-        await _all([call(name, lambda stub=self.fleet.stub(name): stub.BeginSession(request)) for name in self.names])
+        await _all([call(name, self._method(name, "BeginSession", request)) for name in self.names])
         attach = pb.ExchangeRequest(attach=pb.Attach(session_id=self.session_id)).SerializeToString()
         for name in self.names:
             channel = self.fleet.bulk_channel(name)
@@ -103,33 +124,41 @@ class Session:
             self._streams.append(exchange())
         await _all([self._write(index, [attach]) for index in range(len(self.names))])
 
-    async def exchange(self, release: Release[Round]) -> Vector | None:
+    async def exchange(self, release: Release[Any]) -> Vector | None:
         """One round: the instruction to everyone, and the sum of what everyone contributes."""
+        codec = self._codec
+        assert codec is not None and self._desk is not None  # noqa: S101, PT018 (begin has set them)
         self.traffic.rounds += 1
-        instruction, blobs = encode_instruction(self.traffic.rounds, release)
-        messages = [pb.ExchangeRequest(bambi=instruction).SerializeToString()]
+        instruction, blobs = codec.encode(self.traffic.rounds, release)
+        messages = [pb.ExchangeRequest(**{codec.body: instruction}).SerializeToString()]
         messages += [pb.ExchangeRequest(chunk=chunk).SerializeToString() for chunk in chunks(blobs)]
-        addends = await _all([self._round_trip(index, messages, release) for index in range(len(self.names))])
+        everyone = range(len(self.names))
+        addends = await _all([self._round_trip(codec, index, messages, release) for index in everyone])
         summed = [addend for addend in addends if addend is not None]
-        return open_sum(summed, self.spec.privacy.aggregation) if summed else None
+        return self._desk.open(summed) if summed else None
 
-    async def _round_trip(self, index: int, messages: list[bytes], release: Release[Round]) -> Addend | None:
+    async def _round_trip(
+        self, codec: Codec, index: int, messages: list[bytes], release: Release[Any]
+    ) -> Addend | None:
         party = self.names[index]
         try:
             async with asyncio.timeout(self.spec.round_seconds):
                 await self._write(index, messages)
                 answer = await self._read(index)
-                if answer.WhichOneof("body") != "bambi" or answer.bambi.round != self.traffic.rounds:
+                body = answer.WhichOneof("body")
+                if body != codec.body or getattr(answer, body).round != self.traffic.rounds:
                     raise MessageInvalid("the answer belongs to another round")
                 blobs = await receive(answer, lambda: self._read(index))
-                self.traffic.received_bytes += sum(len(blob) for blob in blobs)
-                return decode_contribution(answer.bambi, blobs, release.content.ask)
+                return codec.decode(getattr(answer, body), blobs, release)
         except TimeoutError:
             raise PartyLost(
                 party, f"round {self.traffic.rounds} took more than {self.spec.round_seconds:g} s"
             ) from None
         except MessageInvalid as error:
             raise PartyRefused(party, "MESSAGE_INVALID", f"its answer is unusable: {error}") from None
+
+    def _method(self, party: str, name: str, request: Message) -> Callable[[], Awaitable[Any]]:
+        return lambda: getattr(self.fleet.stub(party), name)(request)
 
     async def _write(self, index: int, messages: list[bytes]) -> None:
         try:
@@ -159,7 +188,7 @@ class Session:
         for channel in self._channels:
             await channel.close()
         request = pb.CloseSessionRequest(session_id=self.session_id)
-        closing = [call(name, lambda stub=self.fleet.stub(name): stub.CloseSession(request)) for name in self.names]
+        closing = [call(name, self._method(name, "CloseSession", request)) for name in self.names]
         await asyncio.gather(*closing, return_exceptions=True)
 
 

@@ -10,9 +10,10 @@ import torch
 
 from contracts.coordinator.v1 import coordinator_service_pb2, coordinator_service_pb2_grpc
 from contracts.party.v1 import party_service_pb2, party_service_pb2_grpc
+from contracts.peer.v1 import peer_service_pb2, peer_service_pb2_grpc
 from services.party.config import PartyConfig
 from services.party.refusals import CATALOGUE
-from services.party.servicer import PartyServicer
+from services.party.servicer import PartyServicer, PeerServicer
 from services.wire.authorisation import HEALTH, REFLECTION, Policy
 from services.wire.certificates import load_identity
 from services.wire.configuration import ConfigInvalid, load_config
@@ -22,8 +23,13 @@ from services.wire.transport import CONTROL_SECONDS, add_health_and_reflection, 
 from services.wire.version import VERSION
 
 SERVICE = party_service_pb2.DESCRIPTOR.services_by_name["PartyService"]
-METHODS = {f"/{SERVICE.full_name}/{method.name}": frozenset({"coordinator"}) for method in SERVICE.methods}
-POLICY = Policy(HEALTH | REFLECTION | METHODS)
+PEERS = peer_service_pb2.DESCRIPTOR.services_by_name["PeerService"]
+POLICY = Policy(
+    HEALTH
+    | REFLECTION
+    | {f"/{SERVICE.full_name}/{method.name}": frozenset({"coordinator"}) for method in SERVICE.methods}
+    | {f"/{PEERS.full_name}/{method.name}": frozenset({"party"}) for method in PEERS.methods}
+)
 logger = logging.getLogger(__name__)
 
 
@@ -39,8 +45,10 @@ async def main(given: argparse.Namespace) -> None:
     config.state.mkdir(parents=True, exist_ok=True)
     torch.set_num_threads(config.threads)
     server = make_server(Border(POLICY, CATALOGUE))
-    party_service_pb2_grpc.add_PartyServiceServicer_to_server(PartyServicer(config), server)
-    await add_health_and_reflection(server, [SERVICE.full_name])
+    servicer = PartyServicer(config)
+    party_service_pb2_grpc.add_PartyServiceServicer_to_server(servicer, server)
+    peer_service_pb2_grpc.add_PeerServiceServicer_to_server(PeerServicer(servicer.peer_plane), server)
+    await add_health_and_reflection(server, [SERVICE.full_name, PEERS.full_name])
     host = config.listen.rpartition(":")[0]
     address = f"{host}:{listen(server, config.listen, config.identity)}"
     announcing = asyncio.create_task(_announce(config))

@@ -6,10 +6,12 @@ from party.bambi import OutcomeUnexpected
 from party.models import InvalidModelSize, ModelImportRefused, ModelShapeMismatch, UnknownModel
 from privacy.ledger import BudgetExhausted
 from privacy.pairwise import NotAParticipant, RoundReused
-from privacy.ring import RingTooSmall, ValueNotFinite, ValueOutOfRange
+from privacy.ring import NotRingElements, RingTooSmall, ValueNotFinite, ValueOutOfRange
 from privacy.session_keys import KeyRejected
 from privacy.trees import TooFewParties
+from privacy.two_tree import SubtreeIncomplete, UnexpectedPartialSum
 from services.party.checkpoints import CheckpointMissing, ModelMissing
+from services.party.peers import PeerFlooded, PeerLost
 from services.party.sessions import PolicyRefused, RoundMismatch, SessionNotBegun, SessionUnknown
 from services.party.tables import RowsDiffer, TableUnknown, TooManySessions, VersionMismatch
 from services.wire.refusals import Catalogue, Refusal
@@ -45,6 +47,11 @@ CATALOGUE: Catalogue = {
     RoundMismatch: Refusal(StatusCode.FAILED_PRECONDITION, "ROUND_MISMATCH"),
     RoundReused: Refusal(StatusCode.FAILED_PRECONDITION, "ROUND_MISMATCH"),
     OutcomeUnexpected: Refusal(StatusCode.FAILED_PRECONDITION, "ROUND_MISMATCH"),
+    PeerLost: Refusal(StatusCode.UNAVAILABLE, "PEER_LOST"),
+    PeerFlooded: Refusal(StatusCode.RESOURCE_EXHAUSTED, "PEER_FLOODED"),
+    UnexpectedPartialSum: Refusal(StatusCode.INVALID_ARGUMENT, "MESSAGE_INVALID"),
+    SubtreeIncomplete: Refusal(StatusCode.FAILED_PRECONDITION, "SUM_REFUSED"),
+    NotRingElements: Refusal(StatusCode.INVALID_ARGUMENT, "MESSAGE_INVALID"),
     NotAParticipant: Refusal(StatusCode.INVALID_ARGUMENT, "MESSAGE_INVALID"),
     ModelShapeMismatch: Refusal(StatusCode.INVALID_ARGUMENT, "MESSAGE_INVALID"),
     RingTooSmall: Refusal(StatusCode.INVALID_ARGUMENT, "SPEC_INVALID"),

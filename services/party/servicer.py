@@ -13,16 +13,19 @@ import grpc
 from contracts.aggregation.v1 import aggregation_pb2 as sums_pb
 from contracts.party.v1 import party_service_pb2 as pb
 from contracts.party.v1 import party_service_pb2_grpc as pb_grpc
+from contracts.peer.v1 import peer_service_pb2 as peer_pb
+from contracts.peer.v1 import peer_service_pb2_grpc as peer_grpc
 from party.bambi import upper_size
 from privacy.session_keys import SignedKey, sign_key
 from services.party.checkpoints import Store
 from services.party.config import PartyConfig
-from services.party.sessions import Session, SessionUnknown, check_policy, digest_of, model_of
+from services.party.peers import PeerPlane
+from services.party.sessions import Session, SessionUnknown, check_policy, model_of
 from services.party.tables import TableShelf, TooManySessions, VersionMismatch, chosen_rows
 from services.wire.authorisation import NotAuthorised, caller_of
-from services.wire.bambi_codec import decode_instruction
 from services.wire.certificates import load_identity
 from services.wire.framing import chunks, reader, receive
+from services.wire.sum_codec import decode_tree_sum
 from services.wire.tensors import MessageInvalid
 from services.wire.version import VERSION
 from spec.parsing import parse_spec
@@ -72,11 +75,12 @@ class PartyServicer(pb_grpc.PartyServiceServicer):
                 raise MessageInvalid("run_id and session_id are 1 to 64 letters, digits, dots, dashes or underscores")
         if request.version != VERSION:
             raise VersionMismatch(
-                f"{self._config.name} runs Parley {VERSION}, the coordinator {request.version}: install the same version"
+                f"{self._config.name} runs Parley {VERSION}, the coordinator {request.version}: "
+                "install the same version on both sides"
             )
         session = await self._compute(self._prepare, request, coordinator)
         if request.purpose == pb.PURPOSE_TRAIN:
-            self._drop(lambda other: other.run_id == request.run_id and other.trained is None)
+            await self._drop(lambda other: other.run_id == request.run_id and other.trained is None)
         if len(self._sessions) >= self._config.policy.sessions:
             raise TooManySessions(f"{self._config.name} serves {len(self._sessions)} sessions, its limit: try later")
         self._sessions[request.session_id] = session
@@ -97,15 +101,19 @@ class PartyServicer(pb_grpc.PartyServiceServicer):
         """Take everyone's keys and begin from a checkpoint or anew."""
         session = self._session(request.session_id, context)
         names = [entry.name for entry in session.spec.parties]
-        if len(request.keys) != len(names) or len(request.upper_sizes) != len(names) or not request.outputs:
-            raise MessageInvalid(f"BeginSession needs a key and an upper size for each of {names}, and outputs")
+        counts = {len(request.keys), len(request.upper_sizes), len(request.peer_addresses)}
+        if counts != {len(names)} or not request.outputs:
+            raise MessageInvalid(f"BeginSession needs key, upper size and address for each of {names}, and outputs")
         keys = [
             SignedKey(key.party, request.session_id, 0, key.public_key, key.certificate, key.signature)
             for key in request.keys
         ]
         authority = load_identity(self._config.identity).ca
         sizes = [int(size) for size in request.upper_sizes]
-        await self._compute(session.begin, keys, authority, sizes, request.outputs, request.checkpoint)
+        peers = PeerPlane(
+            session.session_id, names, list(request.peer_addresses), self._config.identity, session.spec.round_seconds
+        )
+        await session.begin(keys, authority, sizes, request.outputs, request.checkpoint, peers)
         return pb.BeginSessionResponse()
 
     async def Exchange(
@@ -118,15 +126,14 @@ class PartyServicer(pb_grpc.PartyServiceServicer):
             raise MessageInvalid("a stream begins with `attach`, which names its session")
         session = self._session(first.attach.session_id, context)
         async for request in request_iterator:
-            if request.WhichOneof("body") != "bambi":
+            body = request.WhichOneof("body")
+            if body in (None, "attach", "chunk"):
                 raise MessageInvalid("an instruction of the session's algorithm was expected")
             blobs = await receive(request, following)
-            digest = digest_of(request.bambi, blobs)
-            outcome, ask = decode_instruction(request.bambi, blobs)
             if self._sessions.get(session.session_id) is not session:
                 raise SessionUnknown("the session was closed")
-            answer, parts = await self._compute(session.handle, request.bambi.round, digest, outcome, ask)
-            yield pb.ExchangeResponse(bambi=answer)
+            body, answer, parts = await session.handle(body, getattr(request, body), blobs)
+            yield pb.ExchangeResponse(**{body: answer})
             for chunk in chunks(parts):
                 yield pb.ExchangeResponse(chunk=chunk)
 
@@ -135,7 +142,7 @@ class PartyServicer(pb_grpc.PartyServiceServicer):
     ) -> pb.CloseSessionResponse:
         """Forget a session; unknown ones are no error."""
         coordinator = self._coordinator(context)
-        self._drop(lambda other: other.session_id == request.session_id and other.coordinator == coordinator)
+        await self._drop(lambda other: other.session_id == request.session_id and other.coordinator == coordinator)
         return pb.CloseSessionResponse()
 
     def _prepare(self, request: pb.OpenSessionRequest, coordinator: str) -> Session:
@@ -156,7 +163,16 @@ class PartyServicer(pb_grpc.PartyServiceServicer):
             raise MessageInvalid("the purpose of a session is to train or to predict")
         model = model_of(spec, len(table.columns), self._config.policy)
         return Session(
-            request.session_id, request.run_id, coordinator, spec, index, table, model, self._store, trained=trained
+            request.session_id,
+            request.run_id,
+            coordinator,
+            spec,
+            index,
+            table,
+            model,
+            self._store,
+            self._worker,
+            trained,
         )
 
     def _signed_key(self, session: Session) -> sums_pb.SignedKey:
@@ -176,6 +192,15 @@ class PartyServicer(pb_grpc.PartyServiceServicer):
             signature=signed.signature,
         )
 
+    def peer_plane(self, session_id: str, peer: str) -> PeerPlane:
+        """The peer plane of a session that `peer` takes part in."""
+        session = self._sessions.get(session_id)
+        if session is None or session.peers is None or peer not in session.names:
+            raise SessionUnknown(
+                f"{peer} has no such session with this party: it may not have begun here yet"
+            )
+        return session.peers
+
     def _coordinator(self, context: grpc.aio.ServicerContext) -> str:
         name = caller_of(context).name
         if name not in self._config.policy.coordinators:
@@ -188,10 +213,35 @@ class PartyServicer(pb_grpc.PartyServiceServicer):
             raise SessionUnknown("no such session here: open one first (this party may have restarted)")
         return session
 
-    def _drop(self, unwanted: Callable[[Session], bool]) -> None:
+    async def _drop(self, unwanted: Callable[[Session], bool]) -> None:
         for session in [session for session in self._sessions.values() if unwanted(session)]:
             del self._sessions[session.session_id]
+            await session.close()
 
     async def _compute(self, function: Callable[..., Result], *arguments: Any) -> Result:
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self._worker, functools.partial(function, *arguments))
+
+
+class PeerServicer(peer_grpc.PeerServiceServicer):
+    """What other parties of a run may send."""
+
+    def __init__(self, find_plane: Callable[[str, str], PeerPlane]) -> None:
+        self._find_plane = find_plane
+
+    async def Push(
+        self, request_iterator: AsyncIterator[peer_pb.PushRequest], context: grpc.aio.ServicerContext
+    ) -> peer_pb.PushResponse:
+        """Partial sums for this party, in order of rounds."""
+        following = reader(request_iterator)
+        first = await following()
+        if first.WhichOneof("body") != "attach":
+            raise MessageInvalid("a stream begins with `attach`, which names its session")
+        sender = caller_of(context).name
+        plane = self._find_plane(first.attach.session_id, sender)
+        async for request in request_iterator:
+            if request.WhichOneof("body") != "masked_theta":
+                raise MessageInvalid("a partial sum was expected")
+            blobs = await receive(request, following)
+            plane.deliver(sender, decode_tree_sum(request.masked_theta, blobs))
+        return peer_pb.PushResponse()

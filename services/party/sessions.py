@@ -1,31 +1,32 @@
 """Sessions of a party: one for each run (or prediction) that it takes part in."""
 
+import asyncio
 import hashlib
-from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from concurrent.futures import Executor
+from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
 import torch
 from google.protobuf.message import Message
 from torch import Tensor
 
-import party.bambi as bambi
-from contracts.bambi.v1 import bambi_pb2
-from numerics.optimisers import Moments
-from numerics.streams import stream
 from party.models import EmbeddingModel, build_model
-from privacy.aggregation import Pairwise, ring_of
-from privacy.release import Plain, Protection, SumGate
-from privacy.rounds import Ask, Checkpoint, Finish, Outcome, is_summed
+from privacy.aggregation import Pairwise, ring_of, trees_of
+from privacy.release import Addend, Plain, Release, SumGate, TreeGate
+from privacy.rounds import Vector
 from privacy.session_keys import SessionKey, SignedKey, pair_secret, verify_signed_key
-from services.party.checkpoints import CheckpointMissing, Store, scalar
+from services.party.bambi_role import BambiRole
+from services.party.checkpoints import CheckpointMissing, Store
 from services.party.config import Policy
-from services.wire.bambi_codec import encode_contribution
+from services.party.peers import PeerPlane
+from services.party.roles import Place, Plan, Role
 from services.wire.tensors import Blobs
-from spec.rows import RowSets, divide
 from spec.run import RunSpec
 from tables.loading import Table
+
+ROLES: Mapping[str, Callable[[Place, Mapping[str, Tensor] | None], Role]] = {"bambi": BambiRole}
+"""The algorithms that a party knows."""
 
 _TYPES = {"float32": torch.float32, "float64": torch.float64}
 
@@ -60,8 +61,9 @@ def check_policy(policy: Policy, spec: RunSpec, index: int, coordinator: str) ->
         (spec.train.algorithm in policy.algorithms, f"algorithm {spec.train.algorithm} is not allowed here"),
         (aggregation.kind in policy.aggregations, f"aggregation {aggregation.kind} is not allowed here"),
         (
-            len(spec.parties) >= policy.minimum_parties,
-            f"{len(spec.parties)} parties take part, at least {policy.minimum_parties} are asked for",
+            aggregation.minimum_parties >= policy.minimum_parties,
+            f"a sum over {aggregation.minimum_parties} parties could be opened, the policy asks for "
+            f"{policy.minimum_parties}: raise privacy.aggregation.minimum_parties",
         ),
         (policy.tables is None or table in policy.tables, f"table {table} is not open to runs"),
         (
@@ -93,9 +95,12 @@ def model_of(spec: RunSpec, features: int, policy: Policy) -> EmbeddingModel:
     )
 
 
+Protect = Callable[[int, Vector], Awaitable[Release[Addend]]]
+
+
 @dataclass
 class Session:
-    """One run at this party: its block, what it has learnt so far, and the last answer for a retry."""
+    """One run at this party: its role, what it has learnt so far, and the last answer for a retry."""
 
     session_id: str
     run_id: str
@@ -105,128 +110,114 @@ class Session:
     table: Table
     model: EmbeddingModel
     store: Store
-    key: SessionKey = field(default_factory=SessionKey.generate)
+    worker: Executor
+    """Where the algorithm computes."""
     trained: dict[str, Tensor] | None = None
     """The saved model, for a prediction; None in training."""
-    _block: bambi.Block | None = None
-    _state: bambi.State | None = None
-    _gate: SumGate | None = None
+    key: SessionKey = field(default_factory=SessionKey.generate)
+    peers: PeerPlane | None = None
+    _role: Role | None = None
+    _state: Any = None
+    _protect: Protect | None = None
     _round: int = 0
     _digest: bytes = b""
-    _answer: tuple[bambi_pb2.Contribution, Blobs] | None = None
+    _answer: tuple[Message, Blobs] | None = None
+    _turn: asyncio.Lock = field(default_factory=asyncio.Lock)
 
-    def begin(
-        self, keys: Sequence[SignedKey], ca: bytes, upper_sizes: Sequence[int], outputs: int, checkpoint: int
+    @property
+    def names(self) -> list[str]:
+        """The parties of the run."""
+        return [entry.name for entry in self.spec.parties]
+
+    async def begin(
+        self,
+        keys: Sequence[SignedKey],
+        ca: bytes,
+        upper_sizes: Sequence[int],
+        outputs: int,
+        checkpoint: int,
+        peers: PeerPlane,
     ) -> None:
         """Agree on masks with the other parties and load what to begin from."""
-        rows = self._rows()
-        features = torch.from_numpy(np.ascontiguousarray(_dense(self.table), dtype=self.spec.dtype))
-        self._block = bambi.Block(
-            self.spec.train, self.model, features, rows, self.spec.seed, self.index, tuple(upper_sizes), outputs
-        )
-        self._gate = SumGate(self._protection(keys, ca))
-        self._state = self._initial_state(checkpoint)
-        self._round, self._digest, self._answer = 0, b"", None
+        place = Place(self.spec, self.index, self.table, self.model, upper_sizes, outputs)
 
-    def handle(
-        self, number: int, digest: bytes, outcome: Outcome | None, ask: Ask
-    ) -> tuple[bambi_pb2.Contribution, Blobs]:
+        def prepare() -> tuple[Role, Any]:
+            role = ROLES[self.spec.train.algorithm](place, self.trained)
+            saved = self.store.load_checkpoint(self.run_id, checkpoint) if checkpoint else None
+            if saved is not None and int(saved["k"]) != checkpoint:
+                raise CheckpointMissing(f"the checkpoint says {int(saved['k'])} where {checkpoint} is asked for")
+            return role, role.begin(saved)
+
+        protect = self._protection(keys, ca, peers)
+        async with self._turn:
+            self._role, self._state = await self._compute(prepare)
+            self.peers, self._protect = peers, protect
+            self._round, self._digest, self._answer = 0, b"", None
+
+    async def handle(self, body: str, message: Any, blobs: Blobs) -> tuple[str, Message, Blobs]:
         """Plan, pay, commit: one round. A retry of the last one gets the same bytes."""
-        if self._block is None or self._state is None or self._gate is None:
-            raise SessionNotBegun("the session has not begun: call BeginSession first")
-        if self._answer is not None and (number, digest) == (self._round, self._digest):
-            return self._answer
-        if number != self._round + 1:
-            raise RoundMismatch(
-                f"round {number} came where round {self._round + 1} is due: open a new session to begin again"
-            )
-        state = self._state if outcome is None else bambi.apply(self._block, self._state, outcome)
-        release = None
-        if is_summed(ask):
-            state, draft = bambi.contribute(self._block, state, ask)
-            release = self._gate.release(number, draft)
-        elif isinstance(ask, Checkpoint):
-            self.store.save_checkpoint(self.run_id, ask.k, checkpoint_tensors(state))
-        elif isinstance(ask, Finish):
-            self.store.save_model(self.run_id, self._model_tensors(state))
-        self._state = state
-        self._round, self._digest = number, digest
-        self._answer = encode_contribution(number, ask, release)
-        return self._answer
+        role, protect = self._role, self._protect
+        if role is None or protect is None or body != role.body:
+            raise SessionNotBegun(f"the session takes no {body} instruction now: call BeginSession first")
+        number, digest = message.round, _digest(message, blobs)
+        instruction = role.decode(message, blobs)
+        async with self._turn:
+            if self._answer is not None and (number, digest) == (self._round, self._digest):
+                return (role.body, *self._answer)
+            if number != self._round + 1:
+                raise RoundMismatch(
+                    f"round {number} came where round {self._round + 1} is due: open a new session to begin again"
+                )
+            plan = await self._compute(role.plan, self._state, instruction)
+            release = None if plan.draft is None else await protect(number, plan.draft)
+            await self._keep(role, plan)
+            self._state, self._round, self._digest = plan.state, number, digest
+            self._answer = role.encode(number, instruction, release)
+            return (role.body, *self._answer)
 
-    def _rows(self) -> RowSets:
-        if self.trained is not None:
-            nothing = np.empty(0, dtype=np.int64)
-            return RowSets(nothing, nothing, nothing)
-        return divide(self.spec.split, len(self.table), stream(self.spec.seed, "split"))
+    async def close(self) -> None:
+        """Leave the peer plane."""
+        if self.peers is not None:
+            await self.peers.close()
 
-    def _protection(self, keys: Sequence[SignedKey], ca: bytes) -> Protection:
-        names = [entry.name for entry in self.spec.parties]
+    async def _keep(self, role: Role, plan: Plan) -> None:
+        if plan.checkpoint is not None:
+            await self._compute(self.store.save_checkpoint, self.run_id, plan.checkpoint, role.tensors(plan.state))
+        if plan.finished:
+            await self._compute(self.store.save_model, self.run_id, role.model_tensors(plan.state))
+
+    def _protection(self, keys: Sequence[SignedKey], ca: bytes, peers: PeerPlane) -> Protect:
         settings = self.spec.privacy.aggregation
+        if settings.kind == "two_tree":
+            gate = TreeGate(self.index, trees_of(len(self.names)), ring_of(settings))
+            return lambda number, draft: peers.sum_up_trees(gate, number, draft)
         if settings.kind == "plain":
-            return Plain(len(names))
-        secrets = {}
-        for index, (name, signed) in enumerate(zip(names, keys, strict=True)):
-            if index == self.index:
-                continue
-            verify_signed_key(signed, ca, name, self.session_id, 0)
-            secrets[index] = pair_secret(
-                self.key, names[self.index], name, signed.public_key, run_id=self.session_id, attempt=0, purpose="mask"
-            )
-        return Pairwise(self.index, secrets, ring_of(settings), settings.minimum_parties)
+            sums = SumGate(Plain(len(self.names)))
+        else:
+            sums = SumGate(Pairwise(self.index, self._secrets(keys, ca), ring_of(settings), settings.minimum_parties))
 
-    def _initial_state(self, checkpoint: int) -> bambi.State:
-        assert self._block is not None  # noqa: S101 (begin has just made it)
-        state = bambi.start(self._block)
-        if self.trained is not None:
-            return replace(state, x=self._flat_upper(self.trained), y=self.trained["y"])
-        if checkpoint == 0:
-            return state
-        return restore(state, self.store.load_checkpoint(self.run_id, checkpoint), checkpoint)
+        async def protect(number: int, draft: Vector) -> Release[Addend]:
+            return await self._compute(sums.release, number, draft)
 
-    def _model_tensors(self, state: bambi.State) -> dict[str, Tensor]:
-        if self.spec.train.problem == "hyper_parameters":
-            return {"coefficients": state.x, "y": state.y}
-        return {f"embedding.{name}": tensor for name, tensor in self.model.state_dict(state.x).items()} | {"y": state.y}
+        return protect
 
-    def _flat_upper(self, tensors: dict[str, Tensor]) -> Tensor:
-        if self.spec.train.problem == "hyper_parameters":
-            return tensors["coefficients"]
-        prefix = "embedding."
-        return self.model.from_state_dict(
-            {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
-        )
+    def _secrets(self, keys: Sequence[SignedKey], ca: bytes) -> dict[int, bytes]:
+        own, secrets = self.names[self.index], {}
+        for index, (name, signed) in enumerate(zip(self.names, keys, strict=True)):
+            if index != self.index:
+                verify_signed_key(signed, ca, name, self.session_id, 0)
+                secrets[index] = pair_secret(
+                    self.key, own, name, signed.public_key, run_id=self.session_id, attempt=0, purpose="mask"
+                )
+        return secrets
+
+    async def _compute(self, function: Callable[..., Any], *arguments: Any) -> Any:
+        return await asyncio.get_running_loop().run_in_executor(self.worker, function, *arguments)
 
 
-def checkpoint_tensors(state: bambi.State) -> dict[str, Tensor]:
-    """What a checkpoint holds: all that outlives an upper iteration."""
-    return {
-        "x": state.x,
-        "y": state.y,
-        "moments.first": state.moments.first,
-        "moments.second": state.moments.second,
-        "moments.count": scalar(state.moments.count),
-        "k": scalar(state.k),
-    }
-
-
-def restore(fresh: bambi.State, tensors: dict[str, Tensor], k: int) -> bambi.State:
-    """The state that a checkpoint holds."""
-    if tensors.keys() != checkpoint_tensors(fresh).keys() or tensors["x"].shape != fresh.x.shape:
-        raise CheckpointMissing("the checkpoint belongs to another model: start a new run")
-    if int(tensors["k"]) != k:
-        raise CheckpointMissing(f"the checkpoint says {int(tensors['k'])} iterations where {k} are asked for")
-    moments = Moments(tensors["moments.first"], tensors["moments.second"], int(tensors["moments.count"]))
-    return bambi.State(x=tensors["x"], y=tensors["y"], moments=moments, k=k)
-
-
-def digest_of(message: Message, blobs: Blobs) -> bytes:
+def _digest(message: Message, blobs: Blobs) -> bytes:
     """What tells a retry from another instruction with the same number."""
     digest = hashlib.sha256(message.SerializeToString(deterministic=True))
     for blob in blobs:
         digest.update(blob)
     return digest.digest()
-
-
-def _dense(table: Table) -> Any:
-    return table.features.toarray() if hasattr(table.features, "toarray") else table.features

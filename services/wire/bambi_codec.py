@@ -3,9 +3,8 @@
 import math
 from collections import deque
 
-from contracts.aggregation.v1 import aggregation_pb2 as sums_pb
 from contracts.bambi.v1 import bambi_pb2 as pb
-from privacy.release import Addend, Release, TreeSum
+from privacy.release import Addend, Release
 from privacy.rounds import (
     Ask,
     Checkpoint,
@@ -21,11 +20,11 @@ from privacy.rounds import (
     RowsForward,
     UpperForward,
 )
+from services.wire.sum_codec import decode_addend, encode_addend, named
 from services.wire.tensors import Blobs, MessageInvalid, decode_tensor, encode_tensor
 
 _SETS = {"lower": pb.ROW_SET_LOWER, "upper": pb.ROW_SET_UPPER, "test": pb.ROW_SET_TEST, "all": pb.ROW_SET_ALL}
 _SYSTEMS = {"newton": pb.LINEAR_SYSTEM_NEWTON, "adjoint": pb.LINEAR_SYSTEM_ADJOINT}
-_TREES = {"values": sums_pb.TREE_VALUES, "masks": sums_pb.TREE_MASKS}
 LARGEST_COUNT = 1 << 40
 
 
@@ -109,10 +108,10 @@ def _decode_ask(message: pb.Instruction) -> Ask:
             return DirectionalForward(_count(message.directional_forward.k))
         case "curvature_forward":
             forward = message.curvature_forward
-            return CurvatureForward(_count(forward.k), _name(_SYSTEMS, forward.system), forward.iteration)
+            return CurvatureForward(_count(forward.k), named(_SYSTEMS, forward.system), forward.iteration)
         case "rows_forward":
             rows = message.rows_forward
-            return RowsForward(_name(_SETS, rows.rows), _count(rows.first), _count(rows.count))
+            return RowsForward(named(_SETS, rows.rows), _count(rows.first), _count(rows.count))
         case "checkpoint":
             return Checkpoint(_count(message.checkpoint.k))
         case "finish":
@@ -138,46 +137,6 @@ def encode_contribution(number: int, ask: Ask, release: Release[Addend] | None) 
     return message, blobs
 
 
-def encode_addend(release: Release[Addend], blobs: Blobs) -> sums_pb.Addend:
-    """A party's part of a sum."""
-    addend = release.content
-    message = sums_pb.Addend(participants=addend.participants)
-    if addend.clear is not None:
-        message.clear.CopyFrom(encode_tensor(addend.clear, blobs))
-    if addend.masked is not None:
-        message.masked.CopyFrom(encode_tensor(addend.masked, blobs))
-    for root in addend.roots:
-        message.roots.append(encode_tree_sum(root, blobs))
-    return message
-
-
-def encode_tree_sum(part: TreeSum, blobs: Blobs) -> sums_pb.MaskedTheta:
-    """A partial sum on its way up a tree."""
-    return sums_pb.MaskedTheta(
-        tree=_TREES[part.tree],
-        round=part.round,
-        elements=encode_tensor(part.elements, blobs),
-        participants=part.participants,
-    )
-
-
-def decode_tree_sum(message: sums_pb.MaskedTheta, blobs: Blobs) -> TreeSum:
-    """A partial sum from a tree."""
-    elements = decode_tensor(message.elements, blobs, name="masked_theta.elements", kinds="u", ndim=1)
-    return TreeSum(_name(_TREES, message.tree), message.round, elements, message.participants)
-
-
-def decode_addend(message: sums_pb.Addend, blobs: Blobs) -> Addend:
-    """A party's part of a sum."""
-    clear = masked = None
-    if message.HasField("clear"):
-        clear = decode_tensor(message.clear, blobs, name="addend.clear", ndim=1)
-    if message.HasField("masked"):
-        masked = decode_tensor(message.masked, blobs, name="addend.masked", kinds="u", ndim=1)
-    roots = tuple(decode_tree_sum(root, blobs) for root in message.roots)
-    return Addend(message.participants, clear, masked, roots)
-
-
 def decode_contribution(message: pb.Contribution, blobs: Blobs, ask: Ask) -> Addend | None:
     """What a party adds to the sum of `ask`; None for an acknowledgement."""
     kind = message.WhichOneof("share")
@@ -188,13 +147,6 @@ def decode_contribution(message: pb.Contribution, blobs: Blobs, ask: Ask) -> Add
     if kind == "acknowledgement":
         return None
     return decode_addend(getattr(message, str(kind)).sum, blobs)
-
-
-def _name(table: dict[str, int], code: int) -> str:  # type: ignore[type-arg]
-    for name, known in table.items():
-        if known == code:
-            return name
-    raise MessageInvalid(f"enum value {code} is unknown here")
 
 
 def _count(value: int) -> int:

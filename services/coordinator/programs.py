@@ -1,0 +1,110 @@
+"""What a driver needs of an algorithm at the coordinator."""
+
+from collections.abc import Generator
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from google.protobuf.message import Message
+
+import coordinator.bambi as bambi
+from numerics.streams import stream
+from privacy.ledger import Ledger
+from privacy.release import Addend, OutcomeGate, Release
+from privacy.rounds import Checkpoint, Finish, Round, Vector
+from services.coordinator.labels import LabelShelf, check_rows, loss_of, make_gate
+from services.coordinator.sessions import Codec
+from services.wire.bambi_codec import decode_contribution, encode_instruction
+from services.wire.tensors import Blobs
+from spec.rows import divide
+from spec.run import RunSpec
+from tables.loading import Labels
+
+
+class Program(Codec, Protocol):
+    """An algorithm at the coordinator: a generator of rounds, and how rounds look on the wire."""
+
+    gate: OutcomeGate
+    finish: Any
+    """The round that makes every party save its model."""
+
+    def rounds(self, done: int, observe: bambi.Observer) -> Generator[Any, Vector | None, None]:
+        """Every round from iteration `done` + 1 on."""
+
+
+@dataclass(frozen=True)
+class Rows:
+    """What the parties say about their rows."""
+
+    count: int
+    digest: bytes
+    party: str
+
+
+@dataclass
+class BambiCodec:
+    """How BAMBI's rounds look on the wire."""
+
+    outputs: int
+    """Columns of the summed embedding."""
+    body: str = "bambi"
+
+    def encode(self, number: int, release: Release[Round]) -> tuple[Message, Blobs]:
+        """The instruction of a round."""
+        return encode_instruction(number, release)
+
+    def decode(self, message: Any, blobs: Blobs, release: Release[Round]) -> Addend | None:
+        """A party's contribution."""
+        return decode_contribution(message, blobs, release.content.ask)
+
+
+class BambiProgram(BambiCodec):
+    """BAMBI: labels behind their gate, rounds from `coordinator.bambi`."""
+
+    finish = Round(None, Finish())
+
+    def __init__(self, spec: RunSpec, run_id: str, labels: Labels, ledger: Ledger, key: bytes) -> None:
+        rows = divide(spec.split, len(labels), stream(spec.seed, "split"))
+        plan = bambi.Plan(spec.train, rows, spec.seed)
+        labels_gate = make_gate(spec, labels, plan, ledger, key, run_id)
+        super().__init__(loss_of(spec, labels)[1])
+        self.gate = OutcomeGate(labels_gate.is_paid)
+        self._problem = bambi.Problem(
+            plan,
+            labels_gate.loss,
+            labels_gate,
+            self.outputs,
+            spec.dtype,
+            spec.evaluate_every,
+            spec.checkpoint_every,
+        )
+
+    def rounds(self, done: int, observe: bambi.Observer) -> Generator[Round, Vector, None]:
+        """Every round of the run."""
+        return bambi.rounds(self._problem, done, observe)
+
+
+def checkpoint_of(current: Any) -> int | None:
+    """The checkpoint that a round asks for."""
+    return current.ask.k if isinstance(current.ask, Checkpoint) else None
+
+
+def is_last(current: Any) -> bool:
+    """Whether a round ends the run."""
+    return isinstance(current.ask, Finish)
+
+
+class ProgramShelf:
+    """Makes the program of a run: data checked, labels loaded."""
+
+    def __init__(self, labels: LabelShelf, ledger: Ledger, label_key: bytes) -> None:
+        self._labels, self._ledger, self._label_key = labels, ledger, label_key
+
+    def check(self, spec: RunSpec, rows: Rows) -> None:
+        """Refuse labels that do not fit the parties' rows; changes and spends nothing."""
+        labels = self._labels.load(spec)
+        check_rows(labels, rows.count, rows.digest, rows.party)
+        divide(spec.split, rows.count, stream(spec.seed, "split"))
+
+    def make(self, spec: RunSpec, run_id: str) -> Program:
+        """The program of a run."""
+        return BambiProgram(spec, run_id, self._labels.load(spec), self._ledger, self._label_key)
