@@ -7,6 +7,7 @@ backbone x · `x`, classifier y^(T_{m,n}) · a row of `y`, T_{m,n} · `tasks[n]`
 """
 
 import lzma
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -38,9 +39,9 @@ class HyperRepresentation(AutogradObjective):
     """Learn a shared backbone x on which each few-shot task's own linear head y is quickly learned (B.2).
 
     A row is a task. The backbone is 3×3 convolutions of stride 2; each image is normalised on its own, so that a
-    representation does not depend on what else is in the batch, and scaled so that its norm is at most 1. The Hessian of
-    a head is then at most 1 + ridge whatever the backbone: γ and τ up to 1 are stable. g sums over tasks: they share no
-    part of y, so the sum has the same minimiser as the mean, and a condition that their number does not worsen.
+    representation does not depend on what else is in the batch, and scaled so that its norm is at most 1. The Hessian
+    of a head is then at most 1 + ridge whatever the backbone: γ and τ up to 1 are stable. g sums over tasks: they share
+    no part of y, so the sum has the same minimiser as the mean, and a condition that their number does not worsen.
     """
 
     tasks: Sequence[Task]
@@ -146,4 +147,4 @@ class HyperRepresentation(AutogradObjective):
             images = functional.conv2d(images, kernel, bias, stride=2, padding=1)
             images = functional.relu(functional.layer_norm(images, images.shape[1:]))
             at += size + self.filters
-        return images.flatten(1) / self.features**0.5
+        return images.flatten(1) / math.sqrt(self.features)
