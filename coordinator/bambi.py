@@ -238,7 +238,7 @@ class _Lower:
 
             def objective(length: float) -> float:
                 value = self.problem.loss.value(start + length * (h - start), target)
-                return value + old + length * slope + length**2 * step_penalty
+                return float(value + old + length * slope + length**2 * step_penalty)
 
             while objective(length) > objective(0.0) and length > SHORTEST_STEP:
                 length /= 2

@@ -360,8 +360,9 @@ def _curvature_forward(block: Block, state: State, system: str, iteration: int) 
 def _factor(block: Block, s: Tensor, penalty: Tensor) -> Tensor:
     """Cholesky factor of this party's own block of the Hessian, with the curvature of an undecided prediction."""
     scale = {"softmax": (block.outputs - 1) / block.outputs**2, "logistic": 0.25, "squared": 1.0}
-    gram = s.T @ s * (scale[block.settings.loss] / len(s))
-    return torch.linalg.cholesky(gram + torch.diag((2 * penalty).reshape(-1).expand(len(gram))))
+    gram: Tensor = s.T @ s * (scale[block.settings.loss] / len(s))
+    factor: Tensor = torch.linalg.cholesky(gram + torch.diag((2 * penalty).reshape(-1).expand(len(gram))))
+    return factor
 
 
 def _conjugate_step(block: Block, state: State, step: CurvatureStep) -> State:

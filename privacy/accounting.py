@@ -25,8 +25,6 @@ from functools import cache
 from typing import Any, ClassVar, Generic, TypeVar
 
 import numpy as np
-from dp_accounting.pld import privacy_loss_distribution as pld
-from dp_accounting.rdp import compute_epsilon
 from numpy.typing import NDArray
 
 from privacy.noise import GRID
@@ -282,6 +280,8 @@ class RenyiAccountant(Accountant[NDArray[np.float64]]):
         """dp-accounting's conversion; at δ = 0 RDP has nothing to say."""
         if delta == 0 or not np.isfinite(cost).all():
             return math.inf if cost.any() else 0.0
+        from dp_accounting.rdp import compute_epsilon  # seconds to import, and most processes never ask
+
         return float(compute_epsilon(self.orders, cost, delta)[0])
 
 
@@ -425,6 +425,8 @@ def _distribution(release: Release, interval: float) -> Any:
         # losses are rounded up; 1e-9 of an interval keeps float dust from costing a whole one
         index = multiple if interval == lattice.step else math.ceil(multiple * lattice.step / interval - 1e-9)
         rounded[index] = rounded.get(index, 0.0) + mass
+    from dp_accounting.pld import privacy_loss_distribution as pld  # see epsilon_of
+
     return pld.PrivacyLossDistribution.create_from_rounded_probability(rounded, 0.0, interval)
 
 

@@ -75,7 +75,7 @@ class SumDesk:
         sizes = {value.size for value in values}
         if len(values) != self._parties or len(sizes) != 1:
             raise SumRefused(f"{len(values)} parties sent values in the clear, of sizes {sorted(sizes)}")
-        return np.sum(values, axis=0, dtype=np.float64)
+        return np.asarray(np.sum(values, axis=0, dtype=np.float64))
 
     def _open_masked(self, addends: Sequence[Addend]) -> NDArray[np.unsignedinteger]:
         masked = {index: addend.masked for index, addend in enumerate(addends) if addend.masked is not None}

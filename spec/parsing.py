@@ -39,14 +39,17 @@ class _Loader(yaml.SafeLoader):
 
     def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
         if self.check_event(yaml.AliasEvent):
-            event = self.peek_event()
-            raise yaml.MarkedYAMLError(problem="aliases are not allowed in a spec", problem_mark=event.start_mark)
+            raise self._refused("aliases are not allowed in a spec")
         self._depth = getattr(self, "_depth", 0) + 1
         if self._depth > DEEPEST_NESTING:
-            raise yaml.MarkedYAMLError(problem="nested too deeply", problem_mark=self.peek_event().start_mark)
+            raise self._refused("nested too deeply")
         node = super().compose_node(parent, index)
         self._depth -= 1
         return node
+
+    def _refused(self, problem: str) -> yaml.MarkedYAMLError:
+        mark = self.peek_event().start_mark  # type: ignore[no-untyped-call]
+        return yaml.MarkedYAMLError(problem=problem, problem_mark=mark)
 
 
 def parse_spec(text: str) -> RunSpec:

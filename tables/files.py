@@ -22,7 +22,6 @@ import pyarrow.csv
 import pyarrow.parquet
 from numpy.typing import NDArray
 from scipy.sparse import csr_matrix
-from sklearn.datasets import load_svmlight_file
 
 from tables.errors import (
     ColumnDuplicated,
@@ -308,6 +307,8 @@ def open_svmlight(path: Path, features: int | None, zero_based: bool) -> Svmligh
     lines = [(n, line) for n, line in enumerate(content.split(b"\n"), 1) if line.split(b"#")[0].strip()]
     if not lines:
         raise TableEmpty(path, "the file has no rows", "Write at least one row")
+    from sklearn.datasets import load_svmlight_file  # slow to import, and only this format needs it
+
     try:
         matrix, labels = load_svmlight_file(io.BytesIO(content), zero_based=True)
     except (ValueError, OverflowError) as refusal:
@@ -413,6 +414,8 @@ def _is_number(field: str) -> bool:
 
 
 def _parses(line: bytes) -> bool:
+    from sklearn.datasets import load_svmlight_file
+
     try:
         load_svmlight_file(io.BytesIO(line + b"\n"), zero_based=True)
     except (ValueError, OverflowError):

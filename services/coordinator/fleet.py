@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import TypeVar
+from typing import TypeVar, cast
 
 import grpc
 
@@ -64,7 +64,7 @@ class Fleet:
         """Control calls to a party."""
         if party not in self._control:
             self._control[party] = open_channel(self.address(party), self._identity, "party", party)
-        return pb_grpc.PartyServiceStub(self._control[party])
+        return cast("pb_grpc.PartyServiceAsyncStub", pb_grpc.PartyServiceStub(self._control[party]))
 
     def bulk_channel(self, party: str) -> grpc.aio.Channel:
         """A connection of its own for one data plane."""

@@ -27,7 +27,7 @@ class Program(Codec, Protocol):
     finish: Any
     """The round that makes every party save its model."""
 
-    def rounds(self, done: int, observe: bambi.Observer) -> Generator[Any, Vector | None, None]:
+    def rounds(self, done: int, observe: bambi.Observer) -> Generator[Any, Any, None]:
         """Every round from iteration `done` + 1 on."""
 
 

@@ -3,8 +3,8 @@
 import asyncio
 import contextlib
 import functools
+import hashlib
 import math
-import secrets
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 
@@ -70,7 +70,7 @@ class RunDesk:
             spec = parse_spec(spec_yaml)
             self._check_room()
             record = RunRecord(
-                run_id=f"{spec.name[:40]}-{secrets.token_hex(4)}",
+                run_id=f"{spec.name[:40]}-{hashlib.sha256(request_id.encode()).hexdigest()[:10]}",
                 request_id=request_id,
                 name=spec.name,
                 algorithm=spec.train.algorithm,

@@ -130,7 +130,8 @@ class Session:
         assert codec is not None and self._desk is not None  # noqa: S101, PT018 (begin has set them)
         self.traffic.rounds += 1
         instruction, blobs = codec.encode(self.traffic.rounds, release)
-        messages = [pb.ExchangeRequest(**{codec.body: instruction}).SerializeToString()]
+        envelope: dict[str, Any] = {codec.body: instruction}
+        messages = [pb.ExchangeRequest(**envelope).SerializeToString()]
         messages += [pb.ExchangeRequest(chunk=chunk).SerializeToString() for chunk in chunks(blobs)]
         everyone = range(len(self.names))
         addends = await _all([self._round_trip(codec, index, messages, release) for index in everyone])

@@ -77,9 +77,7 @@ class PeerPlane:
     def _future(self, key: Waiting) -> asyncio.Future[TreeSum]:
         if key not in self._arrived:
             if len(self._arrived) >= MOST_WAITING:
-                raise PeerFlooded(
-                    f"more than {MOST_WAITING} partial sums wait here: the parties are out of step"
-                )
+                raise PeerFlooded(f"more than {MOST_WAITING} partial sums wait here: the parties are out of step")
             self._arrived[key] = asyncio.get_running_loop().create_future()
         return self._arrived[key]
 

@@ -132,8 +132,9 @@ class PartyServicer(pb_grpc.PartyServiceServicer):
             blobs = await receive(request, following)
             if self._sessions.get(session.session_id) is not session:
                 raise SessionUnknown("the session was closed")
-            body, answer, parts = await session.handle(body, getattr(request, body), blobs)
-            yield pb.ExchangeResponse(**{body: answer})
+            field, answer, parts = await session.handle(str(body), getattr(request, str(body)), blobs)
+            envelope: dict[str, Any] = {field: answer}
+            yield pb.ExchangeResponse(**envelope)
             for chunk in chunks(parts):
                 yield pb.ExchangeResponse(chunk=chunk)
 
@@ -196,9 +197,7 @@ class PartyServicer(pb_grpc.PartyServiceServicer):
         """The peer plane of a session that `peer` takes part in."""
         session = self._sessions.get(session_id)
         if session is None or session.peers is None or peer not in session.names:
-            raise SessionUnknown(
-                f"{peer} has no such session with this party: it may not have begun here yet"
-            )
+            raise SessionUnknown(f"{peer} has no such session with this party: it may not have begun here yet")
         return session.peers
 
     def _coordinator(self, context: grpc.aio.ServicerContext) -> str:

@@ -197,7 +197,8 @@ class Session:
             sums = SumGate(Pairwise(self.index, self._secrets(keys, ca), ring_of(settings), settings.minimum_parties))
 
         async def protect(number: int, draft: Vector) -> Release[Addend]:
-            return await self._compute(sums.release, number, draft)
+            release: Release[Addend] = await self._compute(sums.release, number, draft)
+            return release
 
         return protect
 

@@ -14,17 +14,27 @@ from privacy.rounds import (
     DirectionalForward,
     Finish,
     Gradient,
+    LinearSystem,
     LowerForward,
     Outcome,
     Round,
+    RowSetName,
     RowsForward,
     UpperForward,
 )
 from services.wire.sum_codec import decode_addend, encode_addend, named
 from services.wire.tensors import Blobs, MessageInvalid, decode_tensor, encode_tensor
 
-_SETS = {"lower": pb.ROW_SET_LOWER, "upper": pb.ROW_SET_UPPER, "test": pb.ROW_SET_TEST, "all": pb.ROW_SET_ALL}
-_SYSTEMS = {"newton": pb.LINEAR_SYSTEM_NEWTON, "adjoint": pb.LINEAR_SYSTEM_ADJOINT}
+_SETS: dict[RowSetName, pb.RowSet.ValueType] = {
+    "lower": pb.ROW_SET_LOWER,
+    "upper": pb.ROW_SET_UPPER,
+    "test": pb.ROW_SET_TEST,
+    "all": pb.ROW_SET_ALL,
+}
+_SYSTEMS: dict[LinearSystem, pb.LinearSystem.ValueType] = {
+    "newton": pb.LINEAR_SYSTEM_NEWTON,
+    "adjoint": pb.LINEAR_SYSTEM_ADJOINT,
+}
 LARGEST_COUNT = 1 << 40
 
 

@@ -8,7 +8,7 @@ from privacy.release import Addend, Release, TreeName, TreeSum
 from services.wire.tensors import Blobs, MessageInvalid, decode_tensor, encode_tensor
 
 Name = TypeVar("Name", bound=str)
-_TREES: dict[TreeName, int] = {"values": sums_pb.TREE_VALUES, "masks": sums_pb.TREE_MASKS}
+_TREES: dict[TreeName, sums_pb.Tree.ValueType] = {"values": sums_pb.TREE_VALUES, "masks": sums_pb.TREE_MASKS}
 
 
 def encode_addend(release: Release[Addend], blobs: Blobs) -> sums_pb.Addend:

@@ -16,14 +16,14 @@ INLINE_BYTES = 1 << 20
 """Larger tensors follow their message in chunks of this size, so that no message is large."""
 LARGEST_TENSOR_BYTES = 1 << 30
 
-_TYPES = {
+_TYPES: dict[int, np.dtype[Any]] = {
     pb.ELEMENT_TYPE_FLOAT32: np.dtype("<f4"),
     pb.ELEMENT_TYPE_FLOAT64: np.dtype("<f8"),
     pb.ELEMENT_TYPE_INT64: np.dtype("<i8"),
     pb.ELEMENT_TYPE_UINT64: np.dtype("<u8"),
     pb.ELEMENT_TYPE_UINT32: np.dtype("<u4"),
 }
-_CODES = {dtype: code for code, dtype in _TYPES.items()}
+_CODES: dict[np.dtype[Any], Any] = {dtype: code for code, dtype in _TYPES.items()}
 
 
 class MessageInvalid(ValueError):
@@ -38,7 +38,7 @@ def encode_tensor(array: Array, blobs: Blobs) -> pb.Tensor:
         raise MessageInvalid(f"arrays of {array.dtype} have no place on the wire")
     if array.nbytes <= INLINE_BYTES:
         return pb.Tensor(element_type=code, shape=array.shape, data=array.tobytes())
-    blobs.append(memoryview(array.reshape(-1)).cast("B"))
+    blobs.append(array.reshape(-1).data.cast("B"))
     return pb.Tensor(element_type=code, shape=array.shape, chunked_bytes=array.nbytes)
 
 

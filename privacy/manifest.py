@@ -1,0 +1,274 @@
+"""What can leave: one entry for each field of each message.
+
+An auditor reads this table to know what crosses between organisations, what it is derived from, how it is protected
+and who sees it in the clear. A descriptor test compares it with the protos: a field that is not listed here, or an
+entry without a field, fails the build. Leaks that are not fields have a table of their own below.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A field that can leave."""
+
+    field: str
+    """Full name of the proto field."""
+    derived_from: str
+    """The private data it was computed from; `nothing private` for control fields."""
+    protection: str
+    """What keeps that data private."""
+    seen_by: str
+    """Who sees the field's value in the clear."""
+
+
+_PUBLIC = "nothing private"
+_NONE_NEEDED = "none needed"
+_SUM = "a secure sum over at least the policy's minimum of parties (pairwise, two_tree; plain only by policy)"
+_TREES = "uniform ring elements; either tree alone says nothing"
+_LABEL_DP = "noisy labels (once or per_step), charged to the label ledger before it leaves"
+
+
+def _data(field: str, derived_from: str, protection: str, seen_by: str) -> Entry:
+    return Entry(f"parley.{field}", derived_from, protection, seen_by)
+
+
+def _control(message: str, fields: str, seen_by: str) -> Iterator[Entry]:
+    """Fields that carry names, counts and choices, nothing of anyone's records."""
+    return (Entry(f"parley.{message}.{name}", _PUBLIC, _NONE_NEEDED, seen_by) for name in fields.split())
+
+
+MANIFEST: tuple[Entry, ...] = (
+    # Party → coordinator: contributions to sums.
+    _data("bambi.v1.Embedding.sum", "features, x_m, y_m", _SUM, "coordinator: the sum over all parties"),
+    _data(
+        "bambi.v1.DirectionalShare.sum", "features, x_m, y_m", _SUM, "coordinator: the sum of one scalar per direction"
+    ),
+    _data("bambi.v1.CurvatureShare.sum", "features, x_m, y_m", _SUM, "coordinator: the sum over all parties"),
+    _data(
+        "fedbio.v1.LocalState.sum", "a client's rows, labels and model", _SUM, "coordinator: the sum over the clients"
+    ),
+    _data(
+        "aggregation.v1.Addend.clear",
+        "see the message it is in",
+        "none; the party's policy must allow plain",
+        "coordinator",
+    ),
+    _data("aggregation.v1.Addend.masked", "see the message it is in", "pairwise masks, uniform in the ring", "nobody"),
+    _data("aggregation.v1.Addend.roots", "see the message it is in", _TREES, "coordinator: the sum over all parties"),
+    # Party → party.
+    _data("aggregation.v1.MaskedTheta.elements", "features and model of a subtree", _TREES, "nobody"),
+    _data("peer.v1.PushRequest.masked_theta", "features and model of a subtree", _TREES, "nobody"),
+    _data(
+        "decentralised.v1.PushSumVector.z",
+        "the sender's gradients and state",
+        "none; a party's policy must allow hgp",
+        "the neighbour",
+    ),
+    _data("decentralised.v1.PushSumVector.omega", _PUBLIC, _NONE_NEEDED, "the neighbour"),
+    _data(
+        "decentralised.v1.PushSumVector.total_z",
+        "the sender's gradients and state",
+        "none; a party's policy must allow hgp",
+        "the neighbour",
+    ),
+    _data("decentralised.v1.PushSumVector.total_omega", _PUBLIC, _NONE_NEEDED, "the neighbour"),
+    _data(
+        "decentralised.v1.NoisedState.noised_x",
+        "the sender's records",
+        "Laplace noise at the sender, in its ledger",
+        "the neighbours",
+    ),
+    _data(
+        "decentralised.v1.NoisedState.noised_y",
+        "the sender's records",
+        "Laplace noise at the sender, in its ledger",
+        "the neighbours",
+    ),
+    _data(
+        "decentralised.v1.NoisedState.noised_z",
+        "the sender's records",
+        "Laplace noise at the sender, in its ledger",
+        "the neighbours",
+    ),
+    # Coordinator → parties.
+    _data("bambi.v1.IntermediateGradient.theta", "labels and the summed embedding", _LABEL_DP, "all parties"),
+    _data("bambi.v1.IntermediateGradient.vartheta", "labels and the summed embedding", _LABEL_DP, "all parties"),
+    _data(
+        "bambi.v1.IntermediateGradient.step_length", "noisy labels that were paid for", "post-processing", "all parties"
+    ),
+    _data("bambi.v1.Coefficients.values", "sums over all parties", "only sums reach the coordinator", "all parties"),
+    _data(
+        "bambi.v1.CurvatureStep.product",
+        "sums over all parties; no label",
+        "only sums reach the coordinator",
+        "all parties",
+    ),
+    _data(
+        "bambi.v1.CurvatureStep.alpha",
+        "sums over all parties; no label",
+        "only sums reach the coordinator",
+        "all parties",
+    ),
+    _data(
+        "bambi.v1.CurvatureStep.beta",
+        "sums over all parties; no label",
+        "only sums reach the coordinator",
+        "all parties",
+    ),
+    _data(
+        "bambi.v1.CurvatureStep.solution_product",
+        "sums over all parties; no label",
+        "only sums reach the coordinator",
+        "all parties",
+    ),
+    # Party → coordinator: what a session says about the data.
+    _data(
+        "party.v1.OpenSessionResponse.rows",
+        "the table's size",
+        "a count of aligned rows, the same at all parties",
+        "coordinator",
+    ),
+    _data(
+        "party.v1.OpenSessionResponse.id_digest",
+        "the row ids",
+        "SHA-256 of all ids together; a guess of the whole set can be checked",
+        "coordinator",
+    ),
+    _data("party.v1.OpenSessionResponse.features", "the table's width", "a count", "coordinator"),
+    _data("party.v1.OpenSessionResponse.warnings", "the table's columns", "sentences without values", "coordinator"),
+    _data("party.v1.OpenSessionResponse.ids", "the row ids", "sent only for a prediction of every row", "coordinator"),
+    _data("party.v1.TableSummary.rows", "the table's size", "a count", "coordinator"),
+    _data("party.v1.TableSummary.features", "the table's width", "a count", "coordinator"),
+    # Coordinator → its own clients: the label holder's eyes.
+    _data(
+        "run.v1.Metric.value",
+        "labels and predictions",
+        "shown to clients of the label holder only, never to parties",
+        "clients",
+    ),
+    _data("run.v1.PredictResponse.scores", "features at all parties", "a function of sums over all parties", "clients"),
+    _data("run.v1.PredictResponse.ids", "the row ids", "rows that the client asked for", "clients"),
+    _data("run.v1.PredictResponse.classes", "names of the classes", "known to the label holder", "clients"),
+    _data("run.v1.PredictRequest.ids", "the row ids", "rows that the client asks for", "coordinator"),
+    _data("party.v1.OpenSessionRequest.ids", "the row ids", "rows that the client asks for", "all parties"),
+    _data("tensor.v1.Tensor.data", "see the field it is in", "that field's", "that field's"),
+    _data("tensor.v1.Chunk.data", "see the field it is in", "that field's", "that field's"),
+    # Control: names, counts and choices.
+    *_control("tensor.v1.Tensor", "element_type shape chunked_bytes", "the receiver"),
+    *_control("aggregation.v1.MaskedTheta", "tree round participants", "the parent in the tree"),
+    *_control("aggregation.v1.Addend", "participants", "coordinator"),
+    *_control("aggregation.v1.SignedKey", "party public_key certificate signature", "all parties"),
+    *_control(
+        "bambi.v1.Instruction",
+        "round gradient coefficients curvature lower_forward upper_forward "
+        "directional_forward curvature_forward rows_forward checkpoint finish",
+        "all parties",
+    ),
+    *_control("bambi.v1.LowerForward", "k t", "all parties"),
+    *_control("bambi.v1.UpperForward", "k", "all parties"),
+    *_control("bambi.v1.DirectionalForward", "k", "all parties"),
+    *_control("bambi.v1.CurvatureForward", "k system iteration", "all parties"),
+    *_control("bambi.v1.RowsForward", "rows first count", "all parties"),
+    *_control("bambi.v1.Checkpoint", "k", "all parties"),
+    *_control("bambi.v1.Contribution", "round embedding directional curvature acknowledgement", "coordinator"),
+    *_control("fedbio.v1.LocalState", "phase", "coordinator"),
+    *_control("decentralised.v1.PushSumVector", "step sequence", "the neighbour"),
+    *_control("decentralised.v1.NoisedState", "step", "the neighbours"),
+    *_control("coordinator.v1.AnnounceRequest", "version", "coordinator"),
+    *_control("coordinator.v1.AnnounceResponse", "version waiting_runs", "the party"),
+    *_control("party.v1.TableSummary", "name", "coordinator"),
+    *_control(
+        "party.v1.DescribeResponse", "name version tables algorithms aggregations sessions clock_seconds", "coordinator"
+    ),
+    *_control("party.v1.OpenSessionRequest", "run_id session_id spec_yaml version purpose table", "all parties"),
+    *_control("party.v1.OpenSessionResponse", "upper_size key checkpoints", "coordinator"),
+    *_control(
+        "party.v1.BeginSessionRequest", "session_id keys upper_sizes checkpoint peer_addresses outputs", "all parties"
+    ),
+    *_control("party.v1.Attach", "session_id", "the party"),
+    *_control("party.v1.ExchangeRequest", "attach bambi chunk", "all parties"),
+    *_control("party.v1.ExchangeResponse", "bambi chunk", "coordinator"),
+    *_control("party.v1.CloseSessionRequest", "session_id", "the party"),
+    *_control("peer.v1.Attach", "session_id", "the peer"),
+    *_control("peer.v1.PushRequest", "attach chunk", "the parent in the tree"),
+    *_control(
+        "ledger.v1.LedgerEntry",
+        "sequence time kind mechanism recipients first_release releases records epsilon delta largest_count hash",
+        "clients",
+    ),
+    *_control(
+        "ledger.v1.PrivacyReport",
+        "mechanism pure_epsilon rdp_epsilon pld_epsilon delta largest_count budget",
+        "clients",
+    ),
+    *_control("run.v1.Metric", "name", "clients"),
+    *_control(
+        "run.v1.Run",
+        "run_id name algorithm state reason parties step steps metrics created changed spec_yaml attempt",
+        "clients",
+    ),
+    *_control("run.v1.RunEvent", "sequence time kind message step metrics state", "clients"),
+    *_control("run.v1.SpecProblem", "field line message", "clients"),
+    *_control("run.v1.PartyStatus", "name address reachable version problem tables latency_milliseconds", "clients"),
+    *_control("run.v1.CheckSpecRequest", "spec_yaml", "coordinator"),
+    *_control("run.v1.CheckSpecResponse", "problems", "clients"),
+    *_control("run.v1.StartRunRequest", "request_id spec_yaml", "coordinator"),
+    *_control("run.v1.StartRunResponse", "run", "clients"),
+    *_control("run.v1.GetRunRequest", "run_id", "coordinator"),
+    *_control("run.v1.GetRunResponse", "run", "clients"),
+    *_control("run.v1.ListRunsRequest", "page_size", "coordinator"),
+    *_control("run.v1.ListRunsResponse", "runs", "clients"),
+    *_control("run.v1.WatchRunRequest", "run_id after_sequence", "coordinator"),
+    *_control("run.v1.WatchRunResponse", "event run", "clients"),
+    *_control("run.v1.CancelRunRequest", "run_id", "coordinator"),
+    *_control("run.v1.CancelRunResponse", "run", "clients"),
+    *_control("run.v1.ResumeRunRequest", "run_id", "coordinator"),
+    *_control("run.v1.ResumeRunResponse", "run", "clients"),
+    *_control("run.v1.PredictRequest", "run_id table", "coordinator"),
+    *_control("run.v1.ListPartiesResponse", "parties", "clients"),
+    *_control("run.v1.GetLedgerRequest", "run_id", "coordinator"),
+    *_control("run.v1.GetLedgerResponse", "entries report broken", "clients"),
+)
+
+
+@dataclass(frozen=True)
+class Leak:
+    """Something that can leave without being a field."""
+
+    channel: str
+    what: str
+    answer: str
+
+
+OTHER_LEAKS: tuple[Leak, ...] = (
+    Leak(
+        "error text",
+        "values quoted by an error",
+        "errors that quote private values have a public sentence in the service's "
+        "catalogue; anything unknown is told as INTERNAL",
+    ),
+    Leak("sizes", "message sizes", "sizes follow from the spec (batch, classes, trajectories), which is public"),
+    Leak(
+        "timing",
+        "how long a party computes",
+        "not hidden; it depends on sizes and machines, weakly on sparsity of features",
+    ),
+    Leak("logs", "what a service writes", "constant messages, ids and counts; tensors are never logged"),
+    Leak(
+        "checkpoints",
+        "model and optimiser state on a party's disk",
+        "stay with the party; file permissions are its owner's",
+    ),
+    Leak(
+        "early stop",
+        "when a run ends",
+        "runs end after the spec's number of steps, by a client, or by budget; never by label loss",
+    ),
+    Leak(
+        "models",
+        "a party's own x_m and y_m after training",
+        "stay with the party; they are post-processing of what it received",
+    ),
+)
