@@ -1,0 +1,64 @@
+# Each target works alone on a fresh clone: what it needs is installed into .venv first.
+
+PYTHON ?= python3.11
+VENV ?= .venv
+TORCH_INDEX_URL ?= https://download.pytorch.org/whl/cpu
+
+BIN := $(VENV)/bin
+STAMP := $(VENV)/installed.stamp
+PIP := $(BIN)/python -m pip install --disable-pip-version-check --quiet
+TORCH := $(shell sed -n 's/^torch==//p' constraints.txt)
+SOURCES := pyproject.toml setup.py constraints.txt $(shell find protos -name '*.proto')
+
+# One thread for each process: a federation on one machine has as many processes as parties.
+export OMP_NUM_THREADS ?= 1
+
+.DEFAULT_GOAL := help
+.PHONY: help install venv demo test check e2e torture bench clean
+
+help:  ## List the targets
+	@sed -n 's/^\([a-z0-9]*\):.*## \(.*\)/  make \1|\2/p' Makefile | awk -F'|' '{ printf "%-16s %s\n", $$1, $$2 }'
+
+install: $(STAMP)  ## Make .venv with Parley and its development tools
+
+venv: install
+
+$(BIN)/python:
+	$(PYTHON) -m venv $(VENV)
+
+# torch comes first and as a CPU wheel, so that nothing pulls gigabytes of CUDA: from pip's own configuration if that
+# has one, else from PyTorch's index. macOS has CPU wheels only, under the plain version.
+$(STAMP): $(SOURCES) | $(BIN)/python
+	@echo "Installing into $(VENV) ..."
+	@if [ "$$(uname -s)" = Darwin ]; then $(PIP) -c constraints.txt "torch==$(TORCH)"; else \
+	  $(PIP) -c constraints.txt "torch==$(TORCH)+cpu" 2>/dev/null \
+	  || $(PIP) -c constraints.txt --extra-index-url "$(TORCH_INDEX_URL)" "torch==$(TORCH)+cpu" \
+	  || { echo "error: no CPU wheel of torch $(TORCH): set TORCH_INDEX_URL to an index that has it" >&2; exit 1; }; fi
+	@$(PIP) -c constraints.txt -e '.[dev]'
+	@touch $@
+
+demo: $(STAMP)  ## Train a federation of three organisations on this machine, under two minutes
+	$(BIN)/parley demo
+
+test: $(STAMP)  ## Run the tests (without slow ones and those that need Docker)
+	$(BIN)/python -m pytest -q
+
+check: $(STAMP)  ## Lint, formatting, types, layers and protos
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	PYTHONPATH=. $(BIN)/lint-imports
+	$(BIN)/buf lint protos
+
+e2e: $(STAMP)  ## Run the tests that need a Docker engine or a browser
+	$(BIN)/python -m pytest -q -m e2e
+
+torture: $(STAMP)  ## Run faults, fuzzing and reproductions at full length
+	$(BIN)/python -m pytest -q -m slow --timeout 7200
+
+bench: $(STAMP)  ## Run every benchmark; rows and pictures land in out/bench
+	$(BIN)/parley bench all --out out/bench
+
+clean:  ## Remove .venv, generated stubs, caches and results
+	rm -rf $(VENV) contracts build dist *.egg-info out
+	rm -rf .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

@@ -1,0 +1,1 @@
+"""The subcommands of `parley`, one module for each subject."""

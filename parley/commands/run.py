@@ -1,0 +1,210 @@
+"""`parley run`: check, start and follow runs."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from parley.commands.options import Address, Coordinator, Identity, Json, RunId, dial
+from parley.commands.refusals import REFUSED
+from parley.display import console, print_json, show, show_fields
+
+if TYPE_CHECKING:
+    from parley.client import Run
+
+app = typer.Typer(no_args_is_help=True, help="Check, start and follow runs.")
+
+Spec = Annotated[Path, typer.Argument(help="The run's YAML file.", exists=True, dir_okay=False, metavar="SPEC")]
+
+
+@app.command()
+def check(spec: Spec, json: Json = False) -> None:
+    """Find every mistake in a spec, with its line. Needs no coordinator.
+
+    Example: [bold]parley run check spec.yaml[/bold]
+    """
+    from spec.parsing import check_spec
+
+    problems = check_spec(spec.read_text())
+    if json:
+        print_json([{"field": p.field, "line": p.line, "message": p.message} for p in problems])
+    for problem in problems if not json else ():
+        place = f"{spec}:{problem.line}" if problem.line else str(spec)
+        what = f"{problem.field}: {problem.message}" if problem.field else problem.message
+        typer.echo(f"{place}: {what}", err=True)
+    if problems:
+        raise typer.Exit(REFUSED)
+    if not json:
+        typer.echo(f"{spec}: right")
+
+
+@app.command()
+def fields(
+    section: Annotated[str, typer.Argument(help="Only this part, such as train.lower; all if left out.")] = "",
+    json: Json = False,
+) -> None:
+    """Document every field of a spec: type, default and meaning.
+
+    Example: [bold]parley run fields privacy[/bold]
+    """
+    from parley.commands.refusals import Refused
+    from parley.fields import spec_fields
+
+    found = [entry for entry in spec_fields() if entry.path == section or entry.path.startswith(f"{section}.")]
+    found = found if section else spec_fields()
+    if not found:
+        raise Refused(f"there is no field {section!r} in a spec: `parley run fields` lists all of them")
+    rows = [
+        {"field": entry.path, "type": entry.kind, "default": entry.default, "meaning": entry.meaning} for entry in found
+    ]
+    show(rows, as_json=json)
+
+
+@app.command()
+def start(
+    spec: Spec,
+    address: Address,
+    identity: Identity,
+    coordinator: Coordinator = "coordinator",
+    watch: Annotated[bool, typer.Option("--watch", help="Follow the run to its end.")] = False,
+    request_id: Annotated[str | None, typer.Option(help="A retry with the same id starts no second run.")] = None,
+    json: Json = False,
+) -> None:
+    """Start a run and print its id.
+
+    Example: [bold]parley run start spec.yaml --watch[/bold]
+    """
+    from spec.parsing import parse_spec
+
+    text = spec.read_text()
+    parse_spec(text)  # mistakes are told before anyone is called
+    with dial(address, identity, coordinator) as federation:
+        run = federation.start(text, request_id)
+        if watch:
+            if not json:
+                typer.echo(run.run_id)
+            _follow(run, as_json=json)
+        elif json:
+            print_json(_row(run))
+        else:
+            typer.echo(run.run_id)
+
+
+@app.command()
+def watch(
+    run: RunId, address: Address, identity: Identity, coordinator: Coordinator = "coordinator", json: Json = False
+) -> None:
+    """Follow a run to its end: step, loss, accuracy, ε, bytes, time left. With --json, one event on each line.
+
+    Example: [bold]parley run watch digits-1a2b3c4d[/bold]
+    """
+    with dial(address, identity, coordinator) as federation:
+        _follow(federation.run(run), as_json=json)
+
+
+@app.command(name="list")
+def list_runs(
+    address: Address, identity: Identity, coordinator: Coordinator = "coordinator", json: Json = False
+) -> None:
+    """List runs, newest first.
+
+    Example: [bold]parley run list[/bold]
+    """
+    with dial(address, identity, coordinator) as federation:
+        rows = [_row(run) for run in federation.runs()]
+    if not json:
+        rows = [{key: row[key] for key in ("run", "state", "step", "steps", "created", "reason")} for row in rows]
+    show(rows, as_json=json, empty="There are no runs yet: parley run start spec.yaml")
+
+
+@app.command(name="show")
+def show_run(
+    run: RunId, address: Address, identity: Identity, coordinator: Coordinator = "coordinator", json: Json = False
+) -> None:
+    """Show how a run stands.
+
+    Example: [bold]parley run show digits-1a2b3c4d[/bold]
+    """
+    with dial(address, identity, coordinator) as federation:
+        found = federation.run(run)
+    show_fields(_row(found) | ({"spec": found.message.spec_yaml} if json else {}), as_json=json)
+
+
+@app.command()
+def cancel(run: RunId, address: Address, identity: Identity, coordinator: Coordinator = "coordinator") -> None:
+    """Stop a run. Its last checkpoint is kept, and it can be resumed.
+
+    Example: [bold]parley run cancel digits-1a2b3c4d[/bold]
+    """
+    with dial(address, identity, coordinator) as federation:
+        typer.echo(f"{run} is {federation.run(run).cancel().state}")
+
+
+@app.command()
+def resume(
+    run: RunId,
+    address: Address,
+    identity: Identity,
+    coordinator: Coordinator = "coordinator",
+    watch: Annotated[bool, typer.Option("--watch", help="Follow the run to its end.")] = False,
+) -> None:
+    """Go on with a run that failed or was cancelled, from its last checkpoint.
+
+    Example: [bold]parley run resume digits-1a2b3c4d --watch[/bold]
+    """
+    with dial(address, identity, coordinator) as federation:
+        resumed = federation.run(run).resume()
+        if watch:
+            _follow(resumed, as_json=False)
+        else:
+            typer.echo(f"{run} is {resumed.state}")
+
+
+def _follow(run: "Run", *, as_json: bool) -> None:
+    """Show a run to its end; a run that does not complete ends the command with exit code 1."""
+    import json
+
+    from parley.progress import Follower
+
+    if as_json:
+        for event in run.watch():
+            typer.echo(json.dumps(_event(event), ensure_ascii=False))
+    else:
+        try:
+            for _ in Follower(run, console).follow():
+                pass
+        except KeyboardInterrupt:
+            typer.echo(f"no longer watching; the run goes on: parley run watch {run.run_id}", err=True)
+            raise
+    if run.state != "COMPLETED":
+        typer.echo(f"error: {run.run_id} is {run.state}{': ' + run.reason if run.reason else ''}", err=True)
+        raise typer.Exit(REFUSED)
+
+
+def _event(event: Any) -> dict[str, Any]:
+    return {
+        "sequence": event.sequence,
+        "time": event.time,
+        "kind": event.kind,
+        "message": event.message,
+        "step": event.step,
+        "metrics": {metric.name: metric.value for metric in event.metrics},
+    }
+
+
+def _row(run: "Run") -> dict[str, Any]:
+    message = run.message
+    return {
+        "run": run.run_id,
+        "name": message.name,
+        "algorithm": message.algorithm,
+        "state": run.state,
+        "reason": run.reason,
+        "step": run.step,
+        "steps": run.steps,
+        "parties": list(message.parties),
+        "metrics": run.metrics,
+        "created": message.created,
+        "changed": message.changed,
+        "attempt": message.attempt,
+    }

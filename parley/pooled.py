@@ -1,0 +1,90 @@
+"""The same run in one process: what a federation is compared with.
+
+The role code and the spec are those of the services; nothing is masked, encoded or sent. With the coordinator's noise
+key and the run's id the labels carry the very same noise, so what is left between the two results is the federation.
+"""
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+import coordinator.bambi as coordinator
+import party.bambi as party
+from numerics.streams import stream
+from privacy.ledger import open_ledger
+from privacy.noise import new_key
+from privacy.rounds import Finish, Vector
+from services.coordinator.labels import LabelShelf, check_rows, loss_of, make_gate
+from services.party.config import Policy
+from services.party.sessions import model_of
+from services.party.tables import TableShelf
+from spec.rows import divide
+from spec.run import RunSpec
+from tables.loading import Table, id_digest
+
+
+@dataclass(frozen=True)
+class PooledRun:
+    """What a run in one process gave."""
+
+    metrics: dict[str, float]
+    """The newest value of each metric."""
+    reports: list[coordinator.Report]
+    """Every report, oldest first."""
+    rounds: int
+    seconds: float
+
+
+def train_pooled(
+    spec: RunSpec,
+    tables: Mapping[str, TableShelf],
+    labels: LabelShelf,
+    *,
+    noise_key: bytes | None = None,
+    run_id: str = "pooled",
+) -> PooledRun:
+    """Train `spec` on every party's table at once. `noise_key` and `run_id` repeat a run's label noise."""
+    started = time.perf_counter()
+    known = labels.load(spec)
+    loaded = [tables[entry.name].load(spec.table_of(m), entry.columns) for m, entry in enumerate(spec.parties)]
+    for entry, table in zip(spec.parties, loaded, strict=True):
+        check_rows(known, len(table), bytes.fromhex(id_digest(table.ids)), entry.name)
+    rows = divide(spec.split, len(known), stream(spec.seed, "split"))
+    _, outputs = loss_of(spec, known)
+    plan = coordinator.Plan(spec.train, rows, spec.seed)
+    gate = make_gate(spec, known, plan, open_ledger("sqlite://"), noise_key or new_key(), run_id)
+    problem = coordinator.Problem(plan, gate.loss, gate, outputs, spec.dtype, spec.evaluate_every, checkpoint_every=0)
+    reports: list[coordinator.Report] = []
+    rounds = _drive(problem, _blocks(spec, loaded, plan, outputs), reports)
+    metrics = {name: value for report in reports for name, value in report.metrics.items()}
+    return PooledRun(metrics, reports, rounds, time.perf_counter() - started)
+
+
+def _blocks(spec: RunSpec, tables: list[Table], plan: coordinator.Plan, outputs: int) -> list[party.Block]:
+    policy = Policy(coordinators=())
+    models = [model_of(spec, len(table.columns), policy) for table in tables]
+    sizes = tuple(party.upper_size(spec.train, model) for model in models)
+    features = [torch.from_numpy(np.ascontiguousarray(table.features, dtype=spec.dtype)) for table in tables]
+    return [
+        party.Block(spec.train, model, block, plan.rows, spec.seed, m, sizes, outputs)
+        for m, (model, block) in enumerate(zip(models, features, strict=True))
+    ]
+
+
+def _drive(problem: coordinator.Problem, blocks: list[party.Block], reports: list[coordinator.Report]) -> int:
+    states = [party.start(block) for block in blocks]
+    rounds = coordinator.rounds(problem, 0, reports.append)
+    current, count = next(rounds), 1
+    while not isinstance(current.ask, Finish):
+        addends: list[Vector] = []
+        for m, block in enumerate(blocks):
+            if current.outcome is not None:
+                states[m] = party.apply(block, states[m], current.outcome)
+            states[m], addend = party.contribute(block, states[m], current.ask)
+            addends.append(addend)
+        current = rounds.send(np.sum(addends, axis=0))
+        count += 1
+    return count
