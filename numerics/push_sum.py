@@ -87,15 +87,20 @@ def split(
     targets = tuple(receivers)
     factors = dict.fromkeys(targets, 1.0 / (len(targets) + 1)) if shares is None else shares
     kept = mass.scaled(1.0 - sum(factors[receiver] for receiver in targets))
-    return kept, {receiver: mass.scaled(factors[receiver]) for receiver in targets}
+    portions = {factor: mass.scaled(factor) for factor in {factors[receiver] for receiver in targets}}
+    return kept, {receiver: portions[factors[receiver]] for receiver in targets}
 
 
 def gather(kept: Mass, portions: Iterable[Mass]) -> Mass:
     """Return the member's mass at the end of a synchronous step."""
-    total = kept
+    z, weight = kept.z.copy(), kept.weight
     for portion in portions:
-        _check(portion, total.z.shape)
-        total = total + portion
+        if portion.z.shape != z.shape:
+            raise MassMismatch(f"A Push-Sum vector of shape {portion.z.shape} came where {z.shape} was expected.")
+        z += portion.z
+        weight += portion.weight
+    total = Mass(z, weight)
+    _check(total, kept.z.shape)  # a NaN or infinity in any portion is still there in the sum
     return total
 
 

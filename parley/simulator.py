@@ -60,7 +60,7 @@ def decode_portion(data: bytes) -> Mass:
     if len(data) < 8 or len(data) % 8:
         raise CorruptMessage(f"A Push-Sum portion of {len(data)} bytes is no list of float64.")
     numbers = np.frombuffer(data, dtype="<f8")
-    return Mass(numbers[1:].astype(np.float64), float(numbers[0]))
+    return Mass(numbers[1:], float(numbers[0]))
 
 
 def train(
@@ -147,8 +147,11 @@ def _exchange(
             receivers = out_neighbours(matrix, member)
             shares = None if weights is None else {j: float(weights[j, member]) for j in receivers}
             incoming = {sender: decode_portion(data) for sender, data in inboxes[member].items()}
+            encoded: dict[float, bytes] = {}  # equal portions of one member are encoded once
             for receiver, portion in step(member, incoming, receivers, shares).items():
-                data = encode_portion(portion)
+                if portion.weight not in encoded:
+                    encoded[portion.weight] = encode_portion(portion)
+                data = encoded[portion.weight]
                 outboxes[receiver][member] = data
                 if traffic is not None:
                     traffic.messages += 1
