@@ -18,17 +18,18 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
 )
-app.add_typer(certs.app, name="certs")
-app.add_typer(data.app, name="data")
-app.add_typer(run.app, name="run")
-app.add_typer(ledger.app, name="ledger")
-app.command("predict")(federation.predict)
-app.command("parties")(federation.parties)
-app.command("coordinator")(services.coordinator)
-app.command("party")(services.party)
-app.command("demo")(demo.demo)
-app.command("reproduce")(results.reproduce)
-app.command("bench")(results.bench)
+TRY, SET_UP, TRAIN = "Try it", "Set up a federation", "Train and predict"
+app.command("demo", rich_help_panel=TRY)(demo.demo)
+app.command("reproduce", rich_help_panel=TRY)(results.reproduce)
+app.command("bench", rich_help_panel=TRY)(results.bench)
+app.add_typer(certs.app, name="certs", rich_help_panel=SET_UP)
+app.add_typer(data.app, name="data", rich_help_panel=SET_UP)
+app.command("coordinator", rich_help_panel=SET_UP)(services.coordinator)
+app.command("party", rich_help_panel=SET_UP)(services.party)
+app.add_typer(run.app, name="run", rich_help_panel=TRAIN)
+app.command("parties", rich_help_panel=TRAIN)(federation.parties)
+app.command("predict", rich_help_panel=TRAIN)(federation.predict)
+app.add_typer(ledger.app, name="ledger", rich_help_panel=TRAIN)
 
 
 def _version(asked: bool) -> None:

@@ -64,8 +64,13 @@ def _variant(section: type[BaseModel]) -> str:
 
 
 def _kind(annotation: Any, metadata: Any = ()) -> str:
-    bounds = [f"{sign} {getattr(item, name):g}" for item in metadata for name, sign in _bounds(item)]
-    return " ".join([_type(annotation), *bounds])
+    bounds = [f"{sign} {_number(getattr(item, name))}" for item in metadata for name, sign in _bounds(item)]
+    kind, null, rest = _type(annotation).partition(" or null")
+    return " ".join([kind, *bounds]) + null + rest
+
+
+def _number(bound: float) -> str:
+    return str(bound) if isinstance(bound, int) and abs(bound) < 10**9 else f"{bound:g}"
 
 
 def _bounds(item: Any) -> Iterator[tuple[str, str]]:
@@ -81,7 +86,7 @@ def _type(annotation: Any) -> str:
         return " | ".join(map(str, arguments))
     if origin in (tuple, list):
         if len(arguments) > 1 and arguments[1] is not Ellipsis:
-            return f"list of {len(arguments)} {_type(arguments[0])}s"
+            return f"{len(arguments)} {_type(arguments[0])}s"
         return f"list of {_type(arguments[0])}s"
     if origin in (Union, types.UnionType):
         return " or ".join(dict.fromkeys(map(_type, arguments)))
@@ -94,8 +99,9 @@ def _default(field: FieldInfo) -> str:
     default = field.get_default(call_default_factory=False)
     if default is PydanticUndefined:
         return "required"
-    if isinstance(default, BaseModel):
-        return ""
+    if isinstance(default, BaseModel):  # its own fields show their defaults; here is what this place changes
+        changed = default.model_dump(exclude_defaults=True)
+        return "{" + ", ".join(f"{name}: {value}" for name, value in changed.items()) + "}" if changed else ""
     if default is None:
         return "null"
     if isinstance(default, bool):

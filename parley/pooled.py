@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
+from threadpoolctl import threadpool_limits
 
 import coordinator.bambi as coordinator
 import party.bambi as party
@@ -58,7 +59,9 @@ def train_pooled(
     gate = make_gate(spec, known, plan, open_ledger("sqlite://"), noise_key or new_key(), run_id)
     problem = coordinator.Problem(plan, gate.loss, gate, outputs, spec.dtype, spec.evaluate_every, checkpoint_every=0)
     reports: list[coordinator.Report] = []
-    rounds = _drive(problem, _blocks(spec, loaded, plan, outputs), reports)
+    torch.set_num_threads(1)  # as in a party: matrices this small lose more to a second thread than they gain
+    with threadpool_limits(1):
+        rounds = _drive(problem, _blocks(spec, loaded, plan, outputs), reports)
     metrics = {name: value for report in reports for name, value in report.metrics.items()}
     return PooledRun(metrics, reports, rounds, time.perf_counter() - started)
 

@@ -116,6 +116,6 @@ def spent(report: Any) -> str:
         return "ε 0"
     if math.isinf(report.pure_epsilon):
         return "ε ∞ (labels unprotected)"
-    if report.pld_epsilon and report.pld_epsilon < report.pure_epsilon * (1 - 1e-9):
+    if report.pld_epsilon and report.pld_epsilon < 0.99 * report.pure_epsilon:  # composing gained something
         return f"ε {report.pld_epsilon:.4g} (δ {report.delta:g})"
     return f"ε {report.pure_epsilon:.4g}"

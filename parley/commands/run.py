@@ -1,12 +1,15 @@
 """`parley run`: check, start and follow runs."""
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from rich.markup import escape
+from rich.padding import Padding
 
 from parley.commands.options import Address, Coordinator, Identity, Json, RunId, dial
-from parley.commands.refusals import REFUSED
+from parley.commands.refusals import REFUSED, Refused
 from parley.display import console, print_json, show, show_fields
 
 if TYPE_CHECKING:
@@ -47,17 +50,19 @@ def fields(
 
     Example: [bold]parley run fields privacy[/bold]
     """
-    from parley.commands.refusals import Refused
     from parley.fields import spec_fields
 
-    found = [entry for entry in spec_fields() if entry.path == section or entry.path.startswith(f"{section}.")]
-    found = found if section else spec_fields()
+    found = [entry for entry in spec_fields() if not section or f"{entry.path}.".startswith(f"{section}.")]
     if not found:
         raise Refused(f"there is no field {section!r} in a spec: `parley run fields` lists all of them")
-    rows = [
-        {"field": entry.path, "type": entry.kind, "default": entry.default, "meaning": entry.meaning} for entry in found
-    ]
-    show(rows, as_json=json)
+    if json:
+        print_json([asdict(entry) for entry in found])
+        return
+    for entry in found:
+        default = entry.default if entry.default in ("", "required") else f"default {entry.default}"
+        heading = f"[bold]{escape(entry.path)}[/bold]  [cyan]{escape(entry.kind)}[/cyan]  [dim]{escape(default)}[/dim]"
+        console.print(heading.rstrip(), highlight=False)
+        console.print(Padding(escape(entry.meaning), (0, 0, 0, 4)), highlight=False)
 
 
 @app.command()
