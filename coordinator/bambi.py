@@ -79,8 +79,10 @@ class Plan:
 
     @property
     def releases_per_iteration(self) -> int:
-        """Label releases of one upper iteration: lower gradients, one more for `implicit`, and the upper gradient."""
-        return self.settings.lower.steps + (self.settings.hypergradient == "implicit") + 1
+        """Label releases of one upper iteration: those of the lower level, and one for the upper gradient."""
+        settings = self.settings
+        linearised = settings.hypergradient == "implicit" and settings.lower.solver == "sgd"
+        return self._solve_releases(settings.lower.steps) + linearised + 1
 
     @property
     def releases(self) -> int:
@@ -103,9 +105,13 @@ class Plan:
         k, slot = divmod(release - warmup, self.releases_per_iteration)
         return self.upper_rows(k + 1) if slot == self.releases_per_iteration - 1 else self.lower_rows(k + 1, slot)
 
+    def lower_release(self, k: int, t: int) -> int:
+        """The label release that gradient (k, t) of the lower level is made from."""
+        return self.release(k, 0 if self.settings.lower.solver == "newton" else t)
+
     def _solve_releases(self, steps: int) -> int:
-        # A Newton step is confirmed by one more gradient.
-        return steps + int(self.settings.lower.solver == "newton" and steps > 0)
+        # Every Newton step of a solve reads the same batch: one ỹ serves them all, and what follows from it is free.
+        return min(steps, 1) if self.settings.lower.solver == "newton" else steps
 
 
 @dataclass(frozen=True)
@@ -249,7 +255,7 @@ class _Lower:
         return Pending(Gradient(theta=theta, step_length=length), release)
 
     def _release(self, t: int) -> int:
-        return self.problem.plan.release(self.k, t)
+        return self.problem.plan.lower_release(self.k, t)
 
 
 def _conjugate_gradients(

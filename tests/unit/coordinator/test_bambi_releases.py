@@ -1,0 +1,96 @@
+"""What a run of BAMBI releases about labels, before it starts and while it runs."""
+
+import numpy as np
+import pytest
+
+import coordinator.bambi as bambi
+from numerics.losses import Softmax
+from privacy.rounds import CurvatureForward, LowerForward, UpperForward
+from spec.bambi import BambiSpec
+from spec.rows import RowSets
+
+BATCH, CLASSES = 8, 3
+ROWS = RowSets(np.arange(40), np.arange(40, 60), np.arange(0))
+
+
+class Watched:
+    """A label gate that writes down which records each release is about."""
+
+    def __init__(self):
+        self.asked = []
+
+    def target(self, release, rows):
+        self.asked.append((release, tuple(rows)))
+        return np.eye(CLASSES)[rows % CLASSES]
+
+    def score(self, rows, h):
+        return {}
+
+
+def plan_of(mode, solver, *, steps, warmup=0, final=0):
+    settings = BambiSpec.model_validate(
+        {
+            "algorithm": "bambi",
+            "hypergradient": mode,
+            "upper": {"steps": 3, "batch": BATCH},
+            "lower": {"solver": solver, "steps": steps, "batch": BATCH, "warmup_steps": warmup, "final_steps": final},
+            "implicit": {"rounds": 2, "newton_rounds": 2},
+        }
+    )
+    return bambi.Plan(settings, ROWS, seed=4)
+
+
+def releases_of(plan):
+    """Drive the generator with arbitrary sums; which releases it asked for, and which rounds carried one."""
+    labels = Watched()
+    problem = bambi.Problem(plan, Softmax(CLASSES), labels, CLASSES, "float64", 0, 0)
+    rounds = bambi.rounds(problem, 0, lambda report: None)
+    rng = np.random.default_rng(0)
+    current, carried = next(rounds), []
+    while True:
+        scalars = np.array([1.0, 1.0])
+        trajectories = plan.settings.trajectories
+        match current.ask:
+            case LowerForward(k=k):
+                stack = 1 if k in (0, plan.settings.upper.steps + 1) else trajectories
+                sums = rng.standard_normal(stack * BATCH * CLASSES)
+                if plan.settings.lower.solver == "newton":
+                    sums = np.concatenate([sums, scalars])
+            case UpperForward():
+                sums = rng.standard_normal(BATCH * CLASSES)
+            case CurvatureForward():
+                sums = np.concatenate([rng.standard_normal(BATCH * CLASSES), scalars])
+            case _:
+                sums = rng.standard_normal(plan.settings.zeroth_order.directions)
+        carried.append(current.label_release)
+        try:
+            current = rounds.send(sums)
+        except StopIteration:
+            return labels.asked, carried
+
+
+@pytest.mark.parametrize(
+    ("mode", "solver"),
+    [("implicit", "newton"), ("implicit", "sgd"), ("zeroth_order", "sgd"), ("zeroth_order_local", "sgd")],
+)
+@pytest.mark.parametrize("ends", [0, 2])
+def test_a_run_makes_exactly_the_releases_that_its_plan_announced(mode, solver, ends):
+    plan = plan_of(mode, solver, steps=3, warmup=ends, final=ends)
+    asked, carried = releases_of(plan)
+    assert {release for release, _ in asked} == set(range(plan.releases))
+    assert all(rows == tuple(plan.released_rows(release)) for release, rows in asked)
+    assert {release for release in carried if release is not None} == set(range(plan.releases))
+
+
+@pytest.mark.parametrize("steps", [1, 5])
+def test_every_newton_step_of_an_iteration_is_made_from_one_draw_of_its_batch(steps):
+    plan = plan_of("implicit", "newton", steps=steps)
+    assert plan.releases_per_iteration == 2
+    asked, _ = releases_of(plan)
+    assert len(asked) == 3 * (steps + 2)
+    assert len(set(asked)) == 3 * 2
+
+
+def test_a_gradient_step_on_a_new_batch_is_a_release_of_its_own():
+    assert plan_of("zeroth_order", "sgd", steps=5).releases_per_iteration == 6
+    assert plan_of("implicit", "sgd", steps=5).releases_per_iteration == 7
