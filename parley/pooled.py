@@ -19,12 +19,12 @@ from privacy.ledger import open_ledger
 from privacy.noise import new_key
 from privacy.rounds import Finish, Vector
 from services.coordinator.labels import LabelShelf, check_rows, loss_of, make_gate
-from services.party.config import Policy
-from services.party.sessions import model_of
+from services.party.bambi_role import features_of, model_of, upper_size
+from services.party.roles import Place
 from services.party.tables import TableShelf
 from spec.rows import divide
 from spec.run import RunSpec
-from tables.loading import Table, id_digest
+from tables.loading import Labels, Table, id_digest
 
 
 @dataclass(frozen=True)
@@ -67,14 +67,16 @@ def train_pooled(
 
 
 def _blocks(spec: RunSpec, tables: list[Table], plan: coordinator.Plan, outputs: int) -> list[party.Block]:
-    policy = Policy(coordinators=())
-    models = [model_of(spec, len(table.columns), policy) for table in tables]
-    sizes = tuple(party.upper_size(spec.train, model) for model in models)
-    features = [torch.from_numpy(np.ascontiguousarray(table.features, dtype=spec.dtype)) for table in tables]
+    places = [Place(spec, m, table, _no_labels, (), None) for m, table in enumerate(tables)]
+    sizes = tuple(upper_size(place) for place in places)
     return [
-        party.Block(spec.train, model, block, plan.rows, spec.seed, m, sizes, outputs)
-        for m, (model, block) in enumerate(zip(models, features, strict=True))
+        party.Block(spec.train, model_of(place), features_of(place), plan.rows, spec.seed, place.index, sizes, outputs)
+        for place in places
     ]
+
+
+def _no_labels() -> Labels:
+    raise LookupError("in a vertical run the coordinator holds the labels")
 
 
 def _drive(problem: coordinator.Problem, blocks: list[party.Block], reports: list[coordinator.Report]) -> int:

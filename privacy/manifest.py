@@ -178,7 +178,7 @@ MANIFEST: tuple[Entry, ...] = (
     *_control("decentralised.v1.NoisedState", "step", "the neighbours"),
     *_control("coordinator.v1.AnnounceRequest", "version", "coordinator"),
     *_control("coordinator.v1.AnnounceResponse", "version waiting_runs", "the party"),
-    *_control("party.v1.TableSummary", "name", "coordinator"),
+    *_control("party.v1.TableSummary", "name problem", "coordinator"),
     *_control(
         "party.v1.DescribeResponse", "name version tables algorithms aggregations sessions clock_seconds", "coordinator"
     ),

@@ -4,6 +4,7 @@ from typing import Literal, Self
 
 from pydantic import Field, model_validator
 
+from spec.protection import ProtectionSpec
 from spec.section import Section
 
 
@@ -127,6 +128,8 @@ class BambiSpec(Section):
     """γ of γ‖y‖²; the initial coefficient in hyper_parameters."""
     coefficients: Literal["party", "feature"] = "party"
     """hyper_parameters: one coefficient for each party, or for each of its features."""
+    intercept: bool = True
+    """Where features are the embedding (hyper_parameters, kind identity): give the first party a column of ones."""
     upper: UpperSpec = UpperSpec()
     """The upper level."""
     lower: LowerSpec = LowerSpec()
@@ -144,6 +147,29 @@ class BambiSpec(Section):
                 "write `lower: {solver: sgd}`"
             )
         return self
+
+    def check(self, privacy: ProtectionSpec) -> None:
+        """Refuse a protection that this algorithm cannot give."""
+        if self.loss == "squared" and privacy.labels.mechanism != "off":
+            raise ValueError(
+                "label privacy covers classes, not regression targets: write `labels: {mechanism: off}` to send exact "
+                "gradients, or use a classification loss"
+            )
+
+    @property
+    def layout(self) -> Literal["vertical", "horizontal"]:
+        """Whether parties hold columns of the same rows, or rows of the same columns."""
+        return "vertical"
+
+    @property
+    def embeds(self) -> bool:
+        """Whether a network makes the embedding; otherwise it is the features themselves."""
+        return self.problem == "hyper_representation" and self.model.kind != "identity"
+
+    @property
+    def steps(self) -> int:
+        """Iterations of the whole run."""
+        return self.upper.steps
 
     @property
     def trajectories(self) -> int:

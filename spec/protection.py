@@ -53,7 +53,7 @@ class ProtectionSpec(Section):
     labels: LabelPrivacySpec = LabelPrivacySpec()
     """Towards the parties."""
 
-    def check(self, *, parties: int, loss: str) -> None:
+    def check(self, *, parties: int) -> None:
         """Refuse settings that cannot protect a run of so many parties."""
         aggregation = self.aggregation
         bits, fraction, limit = aggregation.resolved
@@ -68,11 +68,6 @@ class ProtectionSpec(Section):
             raise ValueError("two_tree needs three parties; two can use `kind: pairwise`")
         if aggregation.minimum_parties > parties:
             raise ValueError(f"minimum_parties is {aggregation.minimum_parties}, but the run has {parties}")
-        if loss == "squared" and self.labels.mechanism != "off":
-            raise ValueError(
-                "label privacy covers classes, not regression targets: write `labels: {mechanism: off}` to send exact "
-                "gradients, or use a classification loss"
-            )
 
     @model_validator(mode="after")
     def _budget_fits(self) -> Self:

@@ -9,6 +9,8 @@ from spec.protection import ProtectionSpec
 from spec.section import Section
 
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$")]
+TrainSpec = BambiSpec
+"""The algorithms; `algorithm` in the `train` section chooses."""
 RowSelection = Annotated[str | float, Field(union_mode="left_to_right")]
 
 
@@ -76,7 +78,7 @@ class RunSpec(Section):
     """The coordinator's label table; the run's `table` if left out."""
     split: SplitSpec = SplitSpec()
     """Which rows serve what."""
-    train: BambiSpec
+    train: TrainSpec
     """The algorithm and its settings."""
     privacy: ProtectionSpec = ProtectionSpec()
     """Protection of what crosses."""
@@ -99,7 +101,8 @@ class RunSpec(Section):
         names = [party.name for party in self.parties]
         if len(set(names)) != len(names):
             raise ValueError("each party takes part once; a name in `parties` is listed twice")
-        self.privacy.check(parties=len(names), loss=self.train.loss)
+        self.privacy.check(parties=len(names))
+        self.train.check(self.privacy)
         return self
 
     @property

@@ -70,8 +70,11 @@ class Fleet:
         """A connection of its own for one data plane."""
         return open_channel(self.address(party), self._identity, "party", party, own_connection=True)
 
-    def arrived(self, party: str) -> None:
-        """Note that a party has come up; whoever waits for it goes on."""
+    async def arrived(self, party: str) -> None:
+        """Note that a party has come up: dial it anew, and let whoever waits for it go on."""
+        channel = self._control.pop(party, None)
+        if channel is not None:
+            await channel.close(grace=1.0)
         self._arrivals.setdefault(party, asyncio.Event()).set()
 
     async def wait_for_arrival(self, party: str, seconds: float) -> None:

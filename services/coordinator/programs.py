@@ -101,10 +101,13 @@ class ProgramShelf:
 
     def check(self, spec: RunSpec, rows: Rows) -> None:
         """Refuse labels that do not fit the parties' rows; changes and spends nothing."""
-        labels = self._labels.load(spec)
-        check_rows(labels, rows.count, rows.digest, rows.party)
-        divide(spec.split, rows.count, stream(spec.seed, "split"))
+        match spec.train.algorithm:
+            case "bambi":
+                check_rows(self._labels.load(spec), rows.count, rows.digest, rows.party)
+                divide(spec.split, rows.count, stream(spec.seed, "split"))
 
     def make(self, spec: RunSpec, run_id: str) -> Program:
         """The program of a run."""
-        return BambiProgram(spec, run_id, self._labels.load(spec), self._ledger, self._label_key)
+        match spec.train.algorithm:
+            case "bambi":
+                return BambiProgram(spec, run_id, self._labels.load(spec), self._ledger, self._label_key)

@@ -76,7 +76,7 @@ class RunDesk:
                 algorithm=spec.train.algorithm,
                 parties=tuple(entry.name for entry in spec.parties),
                 spec_yaml=spec_yaml,
-                steps=spec.train.upper.steps,
+                steps=spec.train.steps,
             )
             driver = self._driver(record)
             session = await driver.prepare()

@@ -133,7 +133,7 @@ class PartiesServicer(parties_grpc.CoordinatorServiceServicer):
         """Note that a party has come up."""
         name = caller_of(context).name
         self._fleet.address(name)
-        self._fleet.arrived(name)
+        await self._fleet.arrived(name)
         waiting = [run.run_id for run in self._registry.unfinished() if name in run.parties and run.state == "PAUSED"]
         return parties_pb.AnnounceResponse(version=VERSION, waiting_runs=waiting)
 

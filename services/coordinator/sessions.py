@@ -89,6 +89,10 @@ class Session:
             self.fleet.address(name)
         opening = [call(name, self._method(name, "OpenSession", request)) for name in self.names]
         self.opened = await _all(opening)
+        if self.spec.train.layout == "vertical":
+            self._check_rows()
+
+    def _check_rows(self) -> None:
         first = self.opened[0]
         for name, answer in zip(self.names, self.opened, strict=True):
             if answer.rows != first.rows:

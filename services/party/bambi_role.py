@@ -12,6 +12,7 @@ import party.bambi as bambi
 from contracts.bambi.v1 import bambi_pb2
 from numerics.optimisers import Moments
 from numerics.streams import stream
+from party.models import EmbeddingModel, build_model
 from privacy.release import Addend, Release
 from privacy.rounds import Ask, Checkpoint, Finish, Outcome, is_summed
 from services.party.checkpoints import CheckpointMissing, scalar
@@ -20,6 +21,7 @@ from services.wire.bambi_codec import decode_instruction, encode_contribution
 from services.wire.tensors import Blobs
 from spec.rows import RowSets, divide
 
+_TYPES = {"float32": torch.float32, "float64": torch.float64}
 Instruction = tuple[Outcome | None, Ask]
 
 
@@ -28,14 +30,14 @@ class BambiRole:
 
     body = "bambi"
 
-    def __init__(self, place: Place, trained: Mapping[str, Tensor] | None) -> None:
-        spec = place.spec
-        features = torch.from_numpy(np.ascontiguousarray(place.table.features, dtype=spec.dtype))
+    def __init__(self, place: Place) -> None:
+        spec, trained, model = place.spec, place.trained, model_of(place)
+        features = features_of(place)
         rows = _no_rows() if trained is not None else divide(spec.split, len(features), stream(spec.seed, "split"))
-        self._model, self._trained = place.model, trained
+        self._model, self._trained = model, trained
         self._embeds = spec.train.problem == "hyper_representation"
         self._block = bambi.Block(
-            spec.train, place.model, features, rows, spec.seed, place.index, tuple(place.upper_sizes), place.outputs
+            spec.train, model, features, rows, spec.seed, place.index, tuple(place.upper_sizes), place.outputs
         )
 
     def begin(self, checkpoint: Mapping[str, Tensor] | None) -> bambi.State:
@@ -95,6 +97,40 @@ class BambiRole:
             raise CheckpointMissing("the checkpoint belongs to another model: start a new run")
         moments = Moments(tensors["moments.first"], tensors["moments.second"], int(tensors["moments.count"]))
         return bambi.State(x=tensors["x"], y=tensors["y"], moments=moments, k=int(tensors["k"]))
+
+
+def model_of(place: Place) -> EmbeddingModel:
+    """The embedding network that the run gives to this party."""
+    train, dtype = place.spec.train, _TYPES[place.spec.dtype]
+    features = len(place.table.columns) + _has_intercept(place)
+    if not train.embeds:
+        return build_model("identity", features, features, dtype=dtype)
+    return build_model(
+        train.model.kind,
+        features,
+        train.model.out,
+        train.model.widths,
+        train.model.activation,
+        image_shape=train.model.image_shape,
+        dtype=dtype,
+        factory=train.model.factory,
+        allowed_imports=place.model_imports,
+    )
+
+
+def features_of(place: Place) -> Tensor:
+    """The party's features, with a column of ones where it carries the intercept."""
+    features = torch.from_numpy(np.ascontiguousarray(place.table.features, dtype=place.spec.dtype))
+    return torch.cat([features, torch.ones_like(features[:, :1])], dim=1) if _has_intercept(place) else features
+
+
+def _has_intercept(place: Place) -> bool:
+    return place.spec.train.intercept and not place.spec.train.embeds and place.index == 0
+
+
+def upper_size(place: Place) -> int:
+    """p_m of this party."""
+    return bambi.upper_size(place.spec.train, model_of(place))
 
 
 def _no_rows() -> RowSets:

@@ -1,33 +1,40 @@
 """What a session needs of an algorithm at a party."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from google.protobuf.message import Message
 from torch import Tensor
 
-from party.models import EmbeddingModel
 from privacy.release import Addend, Release
 from privacy.rounds import Vector
+from services.party.peers import PeerPlane
 from services.wire.tensors import Blobs
 from spec.run import RunSpec
-from tables.loading import Table
+from tables.loading import Labels, Table
 
 
 @dataclass(frozen=True)
 class Place:
-    """A party's place in a run."""
+    """A party's place in a run: what is known when a session opens, and what it learns when the session begins."""
 
     spec: RunSpec
     index: int
     """This party's block."""
     table: Table
-    model: EmbeddingModel
-    upper_sizes: Sequence[int]
+    labels: Callable[[], Labels]
+    """Loads this party's own labels, where it has some."""
+    model_imports: Collection[str]
+    """Models that the policy lets a run import."""
+    trained: Mapping[str, Tensor] | None
+    """The saved model, for a prediction; None in training."""
+    upper_sizes: Sequence[int] = ()
     """Upper parameters of every party."""
-    outputs: int
+    outputs: int = 0
     """Columns of the summed embedding."""
+    peers: PeerPlane | None = None
+    """The other parties."""
 
 
 @dataclass(frozen=True)
@@ -44,7 +51,7 @@ class Plan:
 
 
 class Role(Protocol):
-    """An algorithm at a party. `plan` is pure; the session keeps the state."""
+    """An algorithm at a party. `plan` is pure and runs in the compute thread; the session keeps the state."""
 
     body: str
     """The field of ExchangeRequest and ExchangeResponse that holds its messages."""
@@ -66,3 +73,23 @@ class Role(Protocol):
 
     def model_tensors(self, state: Any) -> dict[str, Tensor]:
         """What a saved model holds."""
+
+
+@runtime_checkable
+class PeerRole(Protocol):
+    """A role whose rounds talk to other parties: it awaits them, and runs in the event loop."""
+
+    async def act(self, state: Any, instruction: Any) -> Plan:
+        """Do what an instruction asks."""
+
+
+@dataclass(frozen=True)
+class Algorithm:
+    """What a party registers an algorithm with."""
+
+    upper_size: Callable[[Place], int]
+    """Upper parameters of this party's block; refuses a place that the algorithm cannot work in."""
+    role: Callable[[Place], Role]
+    """The role in a session that begins."""
+    dense: bool = True
+    """Whether tables are loaded as dense arrays (or kept sparse where the file is)."""

@@ -2,6 +2,7 @@
 
 import asyncio
 import functools
+import logging
 import re
 import time
 from collections.abc import AsyncIterator, Callable
@@ -15,12 +16,12 @@ from contracts.party.v1 import party_service_pb2 as pb
 from contracts.party.v1 import party_service_pb2_grpc as pb_grpc
 from contracts.peer.v1 import peer_service_pb2 as peer_pb
 from contracts.peer.v1 import peer_service_pb2_grpc as peer_grpc
-from party.bambi import upper_size
 from privacy.session_keys import SignedKey, sign_key
 from services.party.checkpoints import Store
 from services.party.config import PartyConfig
 from services.party.peers import PeerPlane
-from services.party.sessions import Session, SessionUnknown, check_policy, model_of
+from services.party.roles import Place
+from services.party.sessions import ALGORITHMS, Session, SessionUnknown, check_policy
 from services.party.tables import TableShelf, TooManySessions, VersionMismatch, chosen_rows
 from services.wire.authorisation import NotAuthorised, caller_of
 from services.wire.certificates import load_identity
@@ -29,9 +30,11 @@ from services.wire.sum_codec import decode_tree_sum
 from services.wire.tensors import MessageInvalid
 from services.wire.version import VERSION
 from spec.parsing import parse_spec
+from tables.errors import TableError
 from tables.loading import id_digest
 
 Result = TypeVar("Result")
+logger = logging.getLogger(__name__)
 _ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
 
 
@@ -51,14 +54,10 @@ class PartyServicer(pb_grpc.PartyServiceServicer):
         policy = self._config.policy
         self._coordinator(context)
         open_tables = [name for name in self._shelf.names if policy.tables is None or name in policy.tables]
-        tables = []
-        for name in open_tables:
-            table = await self._compute(self._shelf.load, name)
-            tables.append(pb.TableSummary(name=name, rows=len(table), features=len(table.columns)))
         return pb.DescribeResponse(
             name=self._config.name,
             version=VERSION,
-            tables=tables,
+            tables=[await self._compute(self._summary, name) for name in open_tables],
             algorithms=policy.algorithms,
             aggregations=policy.aggregations,
             sessions=len(self._sessions),
@@ -80,19 +79,20 @@ class PartyServicer(pb_grpc.PartyServiceServicer):
             )
         session = await self._compute(self._prepare, request, coordinator)
         if request.purpose == pb.PURPOSE_TRAIN:
-            await self._drop(lambda other: other.run_id == request.run_id and other.trained is None)
+            await self._drop(lambda other: other.run_id == request.run_id and not other.predicts)
         if len(self._sessions) >= self._config.policy.sessions:
             raise TooManySessions(f"{self._config.name} serves {len(self._sessions)} sessions, its limit: try later")
         self._sessions[request.session_id] = session
         predicts_all = request.purpose == pb.PURPOSE_PREDICT and not request.ids
+        table = session.place.table
         return pb.OpenSessionResponse(
-            rows=len(session.table),
-            id_digest=bytes.fromhex(id_digest(session.table.ids)),
-            features=len(session.table.columns),
-            upper_size=upper_size(session.spec.train, session.model),
+            rows=len(table),
+            id_digest=bytes.fromhex(id_digest(table.ids)),
+            features=len(table.columns),
+            upper_size=await self._compute(ALGORITHMS[session.place.spec.train.algorithm].upper_size, session.place),
             key=self._signed_key(session),
             checkpoints=await self._compute(self._store.checkpoints, request.run_id),
-            ids=session.table.ids.tolist() if predicts_all else [],
+            ids=table.ids.tolist() if predicts_all else [],
         )
 
     async def BeginSession(
@@ -100,7 +100,7 @@ class PartyServicer(pb_grpc.PartyServiceServicer):
     ) -> pb.BeginSessionResponse:
         """Take everyone's keys and begin from a checkpoint or anew."""
         session = self._session(request.session_id, context)
-        names = [entry.name for entry in session.spec.parties]
+        names = session.names
         counts = {len(request.keys), len(request.upper_sizes), len(request.peer_addresses)}
         if counts != {len(names)} or not request.outputs:
             raise MessageInvalid(f"BeginSession needs key, upper size and address for each of {names}, and outputs")
@@ -111,7 +111,11 @@ class PartyServicer(pb_grpc.PartyServiceServicer):
         authority = load_identity(self._config.identity).ca
         sizes = [int(size) for size in request.upper_sizes]
         peers = PeerPlane(
-            session.session_id, names, list(request.peer_addresses), self._config.identity, session.spec.round_seconds
+            session.session_id,
+            names,
+            list(request.peer_addresses),
+            self._config.identity,
+            session.place.spec.round_seconds,
         )
         await session.begin(keys, authority, sizes, request.outputs, request.checkpoint, peers)
         return pb.BeginSessionResponse()
@@ -146,6 +150,14 @@ class PartyServicer(pb_grpc.PartyServiceServicer):
         await self._drop(lambda other: other.session_id == request.session_id and other.coordinator == coordinator)
         return pb.CloseSessionResponse()
 
+    def _summary(self, name: str) -> pb.TableSummary:
+        try:
+            table = self._shelf.load(name)
+        except TableError as error:
+            logger.warning("table %s cannot be used: %s", name, error)
+            return pb.TableSummary(name=name, problem="cannot be loaded; the party's log says why")
+        return pb.TableSummary(name=name, rows=len(table), features=len(table.columns))
+
     def _prepare(self, request: pb.OpenSessionRequest, coordinator: str) -> Session:
         spec = parse_spec(request.spec_yaml)
         names = [entry.name for entry in spec.parties]
@@ -153,28 +165,21 @@ class PartyServicer(pb_grpc.PartyServiceServicer):
             raise MessageInvalid(f"{self._config.name} is not among the run's parties {names}")
         index = spec.index_of(self._config.name)
         check_policy(self._config.policy, spec, index, coordinator)
-        trained = None
+        name, trained = spec.table_of(index), None
         if request.purpose == pb.PURPOSE_PREDICT:
-            trained = self._store.load_model(request.run_id)
-            table = self._shelf.load(request.table or spec.table_of(index), spec.parties[index].columns)
-            table = chosen_rows(table, list(request.ids))
-        elif request.purpose == pb.PURPOSE_TRAIN:
-            table = self._shelf.load(spec.table_of(index), spec.parties[index].columns)
-        else:
+            trained, name = self._store.load_model(request.run_id), request.table or name
+        elif request.purpose != pb.PURPOSE_TRAIN:
             raise MessageInvalid("the purpose of a session is to train or to predict")
-        model = model_of(spec, len(table.columns), self._config.policy)
-        return Session(
-            request.session_id,
-            request.run_id,
-            coordinator,
+        table = self._shelf.load(name, spec.parties[index].columns, dense=ALGORITHMS[spec.train.algorithm].dense)
+        place = Place(
             spec,
             index,
-            table,
-            model,
-            self._store,
-            self._worker,
+            chosen_rows(table, list(request.ids)),
+            functools.partial(self._shelf.labels, name),
+            self._config.policy.model_imports,
             trained,
         )
+        return Session(request.session_id, request.run_id, coordinator, place, self._store, self._worker)
 
     def _signed_key(self, session: Session) -> sums_pb.SignedKey:
         identity = load_identity(self._config.identity)

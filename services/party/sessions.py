@@ -4,31 +4,25 @@ import asyncio
 import hashlib
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import Executor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-import torch
 from google.protobuf.message import Message
-from torch import Tensor
 
-from party.models import EmbeddingModel, build_model
 from privacy.aggregation import Pairwise, ring_of, trees_of
 from privacy.release import Addend, Plain, Release, SumGate, TreeGate
 from privacy.rounds import Vector
 from privacy.session_keys import SessionKey, SignedKey, pair_secret, verify_signed_key
-from services.party.bambi_role import BambiRole
+from services.party import bambi_role
 from services.party.checkpoints import CheckpointMissing, Store
 from services.party.config import Policy
 from services.party.peers import PeerPlane
-from services.party.roles import Place, Plan, Role
+from services.party.roles import Algorithm, PeerRole, Place, Plan, Role
 from services.wire.tensors import Blobs
 from spec.run import RunSpec
-from tables.loading import Table
 
-ROLES: Mapping[str, Callable[[Place, Mapping[str, Tensor] | None], Role]] = {"bambi": BambiRole}
+ALGORITHMS: Mapping[str, Algorithm] = {"bambi": Algorithm(bambi_role.upper_size, bambi_role.BambiRole)}
 """The algorithms that a party knows."""
-
-_TYPES = {"float32": torch.float32, "float64": torch.float64}
 
 
 class PolicyRefused(PermissionError):
@@ -76,25 +70,6 @@ def check_policy(policy: Policy, spec: RunSpec, index: int, coordinator: str) ->
         raise PolicyRefused(f"{spec.parties[index].name}'s policy refuses the run: " + "; ".join(refused))
 
 
-def model_of(spec: RunSpec, features: int, policy: Policy) -> EmbeddingModel:
-    """The embedding network that a run gives to a party with so many features."""
-    train, model = spec.train, spec.train.model
-    dtype = _TYPES[spec.dtype]
-    if train.problem == "hyper_parameters" or model.kind == "identity":
-        return build_model("identity", features, features, dtype=dtype)
-    return build_model(
-        model.kind,
-        features,
-        model.out,
-        model.widths,
-        model.activation,
-        image_shape=model.image_shape,
-        dtype=dtype,
-        factory=model.factory,
-        allowed_imports=policy.model_imports,
-    )
-
-
 Protect = Callable[[int, Vector], Awaitable[Release[Addend]]]
 
 
@@ -105,15 +80,10 @@ class Session:
     session_id: str
     run_id: str
     coordinator: str
-    spec: RunSpec
-    index: int
-    table: Table
-    model: EmbeddingModel
+    place: Place
     store: Store
     worker: Executor
     """Where the algorithm computes."""
-    trained: dict[str, Tensor] | None = None
-    """The saved model, for a prediction; None in training."""
     key: SessionKey = field(default_factory=SessionKey.generate)
     peers: PeerPlane | None = None
     _role: Role | None = None
@@ -127,7 +97,12 @@ class Session:
     @property
     def names(self) -> list[str]:
         """The parties of the run."""
-        return [entry.name for entry in self.spec.parties]
+        return [entry.name for entry in self.place.spec.parties]
+
+    @property
+    def predicts(self) -> bool:
+        """Whether the session uses a saved model."""
+        return self.place.trained is not None
 
     async def begin(
         self,
@@ -139,10 +114,10 @@ class Session:
         peers: PeerPlane,
     ) -> None:
         """Agree on masks with the other parties and load what to begin from."""
-        place = Place(self.spec, self.index, self.table, self.model, upper_sizes, outputs)
+        place = replace(self.place, upper_sizes=upper_sizes, outputs=outputs, peers=peers)
 
         def prepare() -> tuple[Role, Any]:
-            role = ROLES[self.spec.train.algorithm](place, self.trained)
+            role = ALGORITHMS[place.spec.train.algorithm].role(place)
             saved = self.store.load_checkpoint(self.run_id, checkpoint) if checkpoint else None
             if saved is not None and int(saved["k"]) != checkpoint:
                 raise CheckpointMissing(f"the checkpoint says {int(saved['k'])} where {checkpoint} is asked for")
@@ -168,7 +143,10 @@ class Session:
                 raise RoundMismatch(
                     f"round {number} came where round {self._round + 1} is due: open a new session to begin again"
                 )
-            plan = await self._compute(role.plan, self._state, instruction)
+            if isinstance(role, PeerRole):
+                plan = await role.act(self._state, instruction)
+            else:
+                plan = await self._compute(role.plan, self._state, instruction)
             release = None if plan.draft is None else await protect(number, plan.draft)
             await self._keep(role, plan)
             self._state, self._round, self._digest = plan.state, number, digest
@@ -187,14 +165,16 @@ class Session:
             await self._compute(self.store.save_model, self.run_id, role.model_tensors(plan.state))
 
     def _protection(self, keys: Sequence[SignedKey], ca: bytes, peers: PeerPlane) -> Protect:
-        settings = self.spec.privacy.aggregation
+        settings = self.place.spec.privacy.aggregation
         if settings.kind == "two_tree":
-            gate = TreeGate(self.index, trees_of(len(self.names)), ring_of(settings))
+            gate = TreeGate(self.place.index, trees_of(len(self.names)), ring_of(settings))
             return lambda number, draft: peers.sum_up_trees(gate, number, draft)
         if settings.kind == "plain":
             sums = SumGate(Plain(len(self.names)))
         else:
-            sums = SumGate(Pairwise(self.index, self._secrets(keys, ca), ring_of(settings), settings.minimum_parties))
+            sums = SumGate(
+                Pairwise(self.place.index, self._secrets(keys, ca), ring_of(settings), settings.minimum_parties)
+            )
 
         async def protect(number: int, draft: Vector) -> Release[Addend]:
             release: Release[Addend] = await self._compute(sums.release, number, draft)
@@ -203,9 +183,9 @@ class Session:
         return protect
 
     def _secrets(self, keys: Sequence[SignedKey], ca: bytes) -> dict[int, bytes]:
-        own, secrets = self.names[self.index], {}
+        own, secrets = self.names[self.place.index], {}
         for index, (name, signed) in enumerate(zip(self.names, keys, strict=True)):
-            if index != self.index:
+            if index != self.place.index:
                 verify_signed_key(signed, ca, name, self.session_id, 0)
                 secrets[index] = pair_secret(
                     self.key, own, name, signed.public_key, run_id=self.session_id, attempt=0, purpose="mask"

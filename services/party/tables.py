@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 
 from services.party.config import TableConfig
-from tables.loading import Table, load_table
+from tables.loading import Labels, Table, load_labels, load_table
 
 
 class TableUnknown(LookupError):
@@ -30,22 +30,23 @@ class TableShelf:
 
     def __init__(self, tables: dict[str, TableConfig]) -> None:
         self._tables = tables
-        self._loaded: dict[tuple[str, tuple[str, ...] | None], tuple[int, Table]] = {}
+        self._loaded: dict[tuple[str, tuple[str, ...] | None, bool], tuple[int, Table]] = {}
 
     @property
     def names(self) -> list[str]:
         """Every table's name."""
         return sorted(self._tables)
 
-    def load(self, name: str, columns: tuple[str, ...] | None = None) -> Table:
-        """A table, or some of its columns."""
+    def load(self, name: str, columns: tuple[str, ...] | None = None, *, dense: bool = True) -> Table:
+        """A table, or some of its columns; a sparse file stays sparse unless `dense` is asked for."""
         if name not in self._tables:
             raise TableUnknown(
                 f"no table {name!r} here; there are {self.names}: correct `table`, or add it to the party"
             )
         config = self._tables[name]
         stamp = Path(config.path).stat().st_mtime_ns if Path(config.path).exists() else 0
-        known = self._loaded.get((name, columns))
+        key = (name, columns, dense)
+        known = self._loaded.get(key)
         if known is None or known[0] != stamp:
             table = load_table(
                 config.path,
@@ -56,12 +57,19 @@ class TableShelf:
                 dtype=np.float64,
                 standardise=config.standardise,
                 n_features=config.features,
-                dense=True,
+                dense=dense,
                 name=name,
             )
             known = (stamp, table)
-            self._loaded[(name, columns)] = known
+            self._loaded[key] = known
         return known[1]
+
+    def labels(self, name: str) -> Labels:
+        """The labels that stand in the same file as a table's features."""
+        config = self._tables[name]
+        if config.label is None:
+            raise TableUnknown(f"table {name!r} has no labels here: name their column as `label` in the party's table")
+        return load_labels(config.path, config.label, config.format, config.id)
 
 
 def chosen_rows(table: Table, ids: list[str]) -> Table:

@@ -1,0 +1,85 @@
+"""One federation of real processes for all integration tests: a coordinator and four parties over mutual TLS."""
+
+from pathlib import Path
+
+import pytest
+
+from parley.local import LocalFederation
+from parley.splitting import split_dataset
+
+PARTIES = ("bank", "shop", "telco", "grocer")
+
+
+@pytest.fixture(scope="session")
+def data(tmp_path_factory) -> Path:
+    """Tables of every party: digits and breast cancer, and a digits table that lacks rows at one party."""
+    directory = tmp_path_factory.mktemp("data")
+    split_dataset("digits", PARTIES, directory / "digits")
+    split_dataset("breast_cancer", PARTIES, directory / "cancer", standardise=True)
+    split_dataset("digits", PARTIES, directory / "few", limit=100)
+    split_dataset("digits", PARTIES, directory / "other", limit=100, seed=9)
+    broken = directory / "broken.csv"
+    broken.write_text("id,a,b\n1,0.5,not-a-number-4711\n2,1,2\n")
+    return directory
+
+
+def tables_of(data: Path, party: str) -> dict[str, dict[str, str]]:
+    """A party's tables; `uneven` and `unlike` do not fit together across parties."""
+    found = {name: {"path": str(data / name / f"{party}.parquet")} for name in ("digits", "cancer", "few")}
+    found["uneven"] = found["few"] if party == "shop" else found["digits"]
+    found["unlike"] = {"path": str(data / ("other" if party == "shop" else "few") / f"{party}.parquet")}
+    found["broken"] = {"path": str(data / "broken.csv")}
+    found["absent"] = {"path": str(data / "nowhere.parquet")}
+    return found
+
+
+@pytest.fixture(scope="session")
+def federation(data, tmp_path_factory):
+    """The running federation. Tests may kill and restart its processes, and leave it whole."""
+    labels = {name: {"path": str(data / name / "labels.parquet")} for name in ("digits", "cancer", "few")}
+    labels |= {name: labels["digits"] for name in ("uneven", "broken", "absent")} | {"unlike": labels["few"]}
+    local = LocalFederation(
+        tmp_path_factory.mktemp("federation"),
+        {party: tables_of(data, party) for party in PARTIES},
+        labels,
+        policy={"tables": ["digits", "cancer", "few", "uneven", "unlike", "broken", "absent"]},
+    )
+    with local:
+        yield local
+
+
+@pytest.fixture
+def client(federation):
+    with federation.connect() as connected:
+        yield connected
+
+
+def spec(**changes) -> str:
+    """A small run on digits as YAML; `changes` are dotted paths with `__` for dots."""
+    import yaml
+
+    content = {
+        "name": "small",
+        "seed": 3,
+        "table": "digits",
+        "parties": ["bank", "shop", "telco"],
+        "train": {
+            "algorithm": "bambi",
+            "regularisation": 0.001,
+            "model": {"kind": "mlp", "hidden": [16], "out": 8},
+            "upper": {"steps": 6, "batch": 128, "optimiser": {"kind": "adam", "step": 0.01}},
+            "lower": {"steps": 1, "batch": 256},
+            "implicit": {"rounds": 3, "newton_rounds": 3},
+        },
+        "privacy": {"labels": {"mechanism": "once", "epsilon": 5}},
+        "evaluate_every": 2,
+        "checkpoint_every": 2,
+        "wait_seconds": 60,
+    }
+    for path, value in changes.items():
+        *parents, last = path.split("__")
+        section = content
+        for parent in parents:
+            section = section.setdefault(parent, {})
+        section[last] = value
+    return yaml.safe_dump(content)

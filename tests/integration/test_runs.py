@@ -1,0 +1,175 @@
+"""Runs over real processes: started, watched, listed, cancelled, resumed, predicted with."""
+
+import hashlib
+import time
+import uuid
+
+import numpy as np
+import pytest
+
+from parley.client import RequestRefused
+from tests.integration.conftest import spec
+
+
+def models(federation, run, parties=("bank", "shop", "telco")):
+    """A digest of every party's saved model."""
+    paths = [federation.directory / "state" / name / "runs" / run.run_id / "model.safetensors" for name in parties]
+    return [hashlib.sha256(path.read_bytes()).hexdigest() for path in paths]
+
+
+def wait_for_step(run, step):
+    for event in run.watch():
+        if event.step >= step:
+            return
+
+
+def test_a_run_completes_and_its_events_tell_the_story(client):
+    run = client.start(spec())
+    events = list(run.watch())
+    assert run.state == "COMPLETED"
+    assert [event.sequence for event in events] == list(range(1, len(events) + 1))
+    assert events[-1].message == "completed"
+    assert {"test accuracy", "test loss", "rounds", "bytes"} <= run.metrics.keys()
+    assert list(client.run(run.run_id).watch()) == events, "a late watcher sees the same events"
+    assert run.run_id in [other.run_id for other in client.runs()]
+
+
+def test_the_same_request_starts_one_run(client):
+    request_id = uuid.uuid4().hex
+    first, second = client.start(spec(), request_id), client.start(spec(), request_id)
+    assert first.run_id == second.run_id
+    first.result()
+
+
+@pytest.mark.parametrize("aggregation", ["pairwise", "two_tree"])
+def test_secure_sums_train_the_same_model_whatever_hides_them(client, federation, aggregation):
+    """The ring is exact, so the way of hiding leaves no trace in the model."""
+    plain_labels = {"privacy__labels__mechanism": "off", "privacy__aggregation__kind": aggregation}
+    run = client.start(spec(**plain_labels))
+    run.result()
+    again = client.start(spec(**plain_labels, privacy__aggregation__fraction_bits=40))
+    again.result()
+    assert models(federation, run) == models(federation, again)
+    other = client.start(spec(**plain_labels | {"privacy__aggregation__kind": "pairwise"}))
+    other.result()
+    assert models(federation, run) == models(federation, other)
+
+
+def test_runs_do_not_disturb_each_other(client, federation):
+    alone = client.start(spec(privacy__labels__mechanism="off"))
+    alone.result()
+    together = [client.start(spec(privacy__labels__mechanism="off")) for _ in range(3)]
+    for run in together:
+        run.result()
+        assert models(federation, run) == models(federation, alone)
+
+
+def test_a_cancelled_run_ends_and_resumes_to_the_same_model(client, federation):
+    undisturbed = client.start(spec(privacy__labels__mechanism="off", train__upper__steps=40))
+    undisturbed.result()
+    run = client.start(spec(privacy__labels__mechanism="off", train__upper__steps=40))
+    wait_for_step(run, 4)
+    run.cancel()
+    assert run.refresh().state == "CANCELLED"
+    with pytest.raises(RequestRefused, match="RUN_ENDED"):
+        run.cancel()
+    run.resume()
+    assert run.result()
+    assert models(federation, run) == models(federation, undisturbed)
+
+
+@pytest.mark.parametrize("victim", ["shop", "coordinator"])
+def test_a_killed_process_comes_back_and_the_run_ends_with_the_same_bits(client, federation, victim):
+    settings = {"privacy__labels__mechanism": "off", "train__upper__steps": 60, "evaluate_every": 0}
+    undisturbed = client.start(spec(**settings))
+    undisturbed.result()
+    run = client.start(spec(**settings))
+    wait_for_step(run, 10)
+    federation.kill(victim)
+    federation.restart(victim)
+    deadline = time.monotonic() + 90
+    while run.refresh().state != "COMPLETED" and time.monotonic() < deadline:
+        assert run.state in ("RUNNING", "PAUSED", "PENDING"), run.reason
+        time.sleep(0.2)
+    assert run.state == "COMPLETED"
+    assert run.message.attempt >= 2
+    assert models(federation, run) == models(federation, undisturbed)
+
+
+def test_a_lost_party_that_does_not_come_back_fails_the_run_by_name(client, federation):
+    run = client.start(spec(train__upper__steps=2000, wait_seconds=2))
+    wait_for_step(run, 2)
+    federation.kill("telco")
+    try:
+        with pytest.raises(RequestRefused, match="telco.*waited for 2 s.*resume"):
+            run.result()
+        assert run.state == "FAILED"
+    finally:
+        federation.restart("telco")
+
+
+def test_predictions_by_table_and_by_id_agree(client):
+    run = client.start(spec())
+    run.result()
+    everything = run.predict()
+    some = run.predict(ids=["5", "3", "1700"])
+    assert some.ids == ["5", "3", "1700"]
+    rows = [everything.ids.index(identity) for identity in some.ids]
+    np.testing.assert_allclose(some.scores, everything.scores[rows], rtol=0, atol=1e-5)
+    np.testing.assert_allclose(everything.scores.sum(axis=1), 1, atol=1e-6)
+    assert len(run.predict(table="few").ids) == 100
+
+
+def test_a_prediction_needs_a_model(client):
+    run = client.start(spec(train__upper__steps=500))
+    with pytest.raises(RequestRefused, match="RUN_UNFINISHED"):
+        run.predict()
+    run.cancel()
+
+
+def test_a_spent_budget_ends_the_run_and_keeps_the_model(client):
+    run = client.start(
+        spec(
+            train__upper__steps=50,
+            train__lower__batch=None,
+            split={"lower": 0.5, "upper": "lower", "test": 0.2},
+            train__upper__batch=None,
+            privacy__labels={"mechanism": "per_step", "epsilon": 1, "budget": 10},
+        )
+    )
+    with pytest.raises(RequestRefused, match="BUDGET_EXHAUSTED"):
+        run.result()
+    ledger = run.ledger()
+    assert ledger.broken == ""
+    assert ledger.report.largest_count == 10
+    assert ledger.report.pure_epsilon == pytest.approx(10)
+    assert len(run.predict(ids=["1"]).ids) == 1
+
+
+def test_the_ledger_shows_one_charge_for_a_run_that_draws_labels_once(client):
+    run = client.start(spec())
+    run.result()
+    ledger = run.ledger()
+    assert len(ledger.entries) == 1
+    assert ledger.report.pure_epsilon == pytest.approx(5)
+    assert ledger.report.largest_count == 1
+
+
+def test_parties_report_how_they_stand(client):
+    statuses = {status.name: status for status in client.parties()}
+    assert statuses.keys() == {"bank", "shop", "telco", "grocer"}
+    assert all(status.reachable and not status.problem for status in statuses.values())
+
+
+def test_a_cnn_and_a_logistic_and_a_regression_model_train(client):
+    pictures = spec(train__model={"kind": "cnn", "image_shape": [2, 8], "out": 8}, parties=["bank", "shop", "telco", "grocer"])
+    assert client.start(pictures).result()["test accuracy"] > 0.3
+    binary = spec(table="cancer", train__loss="logistic", privacy__labels={"mechanism": "once", "epsilon": 5})
+    assert client.start(binary).result()["test accuracy"] > 0.85
+    ridge = spec(
+        table="cancer",
+        train__loss="squared",
+        train__problem="hyper_parameters",
+        privacy__labels={"mechanism": "off"},
+    )
+    assert client.start(ridge).result()["test r2"] > 0.5
