@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from privacy.pairwise import PairwiseMasker, sum_masked
-from privacy.release import Addend, TreeSum
+from privacy.release import Addend, TreeSum, bitmap
 from privacy.ring import Ring
 from privacy.rounds import Vector
 from privacy.tree_search import collusion_resistant_trees
@@ -33,56 +33,64 @@ def trees_of(parties: int) -> TreePair:
 
 
 class Pairwise:
-    """Masks that cancel in the sum over all parties of the session."""
+    """Masks that cancel in the sum over the participants of a round, by default all parties of the session."""
 
     def __init__(self, index: int, secrets: Mapping[int, bytes], ring: Ring, minimum_parties: int) -> None:
         self._ring = ring
         self._parties = frozenset(secrets) | {index}
         self._masker = PairwiseMasker(index, secrets, ring, minimum_parties=max(2, minimum_parties))
 
-    def protect(self, round_number: int, values: Vector) -> Addend:
+    def protect(self, round_number: int, values: Vector, participants: frozenset[int] | None = None) -> Addend:
         """Encode and mask the values of a round."""
-        masked = self._masker.mask(round_number, self._ring.encode(values), self._parties)
-        return Addend(sum(1 << party for party in self._parties), masked=masked)
+        chosen = self._parties if participants is None else participants
+        return Addend(bitmap(chosen), masked=self._masker.mask(round_number, self._ring.encode(values), chosen))
 
 
 class SumDesk:
-    """Where the coordinator opens sums, over all parties of a run or not at all."""
+    """Where the coordinator opens sums, over all participants of a round or not at all."""
 
     def __init__(self, settings: AggregationSpec, parties: int) -> None:
-        self._kind, self._parties = settings.kind, parties
+        self._kind, self._parties, self._minimum = settings.kind, parties, settings.minimum_parties
         self._ring = ring_of(settings)
         self._trees = trees_of(parties) if settings.kind == "two_tree" else None
         if self._trees is not None:
             self._opener = SumOpener(self._trees, self._ring, minimum_parties=max(2, settings.minimum_parties))
 
-    def open(self, addends: Sequence[Addend]) -> NDArray[np.float64]:
-        """The sum of everyone's addends.
+    def open(self, addends: Sequence[Addend], participants: Sequence[int] | None = None) -> NDArray[np.float64]:
+        """The sum of the participants' addends, given in the same order; of everyone's if there are none named.
 
         Raises:
-            SumRefused: unless every party took part, all say so, and all sent the same number of values as agreed.
+            SumRefused: unless every participant answered, all name the same participants, enough of them, and all sent
+                the same number of values as agreed.
         """
-        everyone = (1 << self._parties) - 1
-        wrong = [index for index, addend in enumerate(addends) if addend.participants != everyone]
-        if wrong or len(addends) != self._parties:
-            raise SumRefused(f"parties {wrong} add to a sum over other parties than the {self._parties} of this run")
+        chosen = range(self._parties) if participants is None else participants
+        wrong = [party for party, addend in zip(chosen, addends, strict=False) if addend.participants != bitmap(chosen)]
+        if wrong or len(addends) != len(chosen):
+            raise SumRefused(f"parties {wrong} add to a sum over other parties than the {len(chosen)} of this round")
+        if len(chosen) < self._minimum:
+            raise SumRefused(f"a sum over {len(chosen)} parties is below the run's minimum of {self._minimum}")
         if self._kind == "plain":
             return self._open_clear(addends)
-        return self._ring.decode(self._open_trees(addends) if self._trees else self._open_masked(addends))
+        if self._trees is None:
+            return self._ring.decode(self._open_masked(addends, chosen))
+        if len(chosen) != self._parties:
+            raise SumRefused("two trees sum over all parties of a run: take `pairwise` where parties are sampled")
+        return self._ring.decode(self._open_trees(addends))
 
     def _open_clear(self, addends: Sequence[Addend]) -> NDArray[np.float64]:
         values = [addend.clear for addend in addends if addend.clear is not None]
         sizes = {value.size for value in values}
-        if len(values) != self._parties or len(sizes) != 1:
+        if len(values) != len(addends) or len(sizes) != 1:
             raise SumRefused(f"{len(values)} parties sent values in the clear, of sizes {sorted(sizes)}")
         return np.asarray(np.sum(values, axis=0, dtype=np.float64))
 
-    def _open_masked(self, addends: Sequence[Addend]) -> NDArray[np.unsignedinteger]:
-        masked = {index: addend.masked for index, addend in enumerate(addends) if addend.masked is not None}
+    def _open_masked(self, addends: Sequence[Addend], chosen: Sequence[int]) -> NDArray[np.unsignedinteger]:
+        answers = zip(chosen, addends, strict=True)
+        masked = {party: addend.masked for party, addend in answers if addend.masked is not None}
         sizes = {value.size for value in masked.values()}
-        if len(masked) != self._parties or len(sizes) != 1:
-            raise SumRefused(f"{len(masked)} of {self._parties} parties sent masked values, of sizes {sorted(sizes)}")
-        return sum_masked(masked, range(self._parties), self._ring)
+        if len(masked) != len(chosen) or len(sizes) != 1:
+            raise SumRefused(f"{len(masked)} of {len(chosen)} parties sent masked values, of sizes {sorted(sizes)}")
+        return sum_masked(masked, chosen, self._ring)
 
     def _open_trees(self, addends: Sequence[Addend]) -> NDArray[np.unsignedinteger]:
         assert self._trees is not None  # noqa: S101 (open has looked)

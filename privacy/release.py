@@ -5,7 +5,7 @@ has paid, and only then makes a `Release`. The codec in `services/wire` takes re
 outside this module makes one (`tests/contract` checks both).
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, Literal, Protocol, TypeVar
 
@@ -60,11 +60,16 @@ class Addend:
     roots: tuple[TreeSum, ...] = ()
 
 
+def bitmap(participants: Iterable[int]) -> int:
+    """Bit i is set if party i takes part."""
+    return sum(1 << party for party in participants)
+
+
 class Protection(Protocol):
     """How a party's addend is hidden from whoever sums it."""
 
-    def protect(self, round_number: int, values: Vector) -> Addend:
-        """The addend of a round. A round number is never used for two different values."""
+    def protect(self, round_number: int, values: Vector, participants: frozenset[int] | None = None) -> Addend:
+        """The addend of a round among `participants` (everyone if None). A round number never names two values."""
 
 
 class SumGate:
@@ -73,9 +78,9 @@ class SumGate:
     def __init__(self, protection: Protection) -> None:
         self._protection = protection
 
-    def release(self, round_number: int, draft: Vector) -> Release[Addend]:
+    def release(self, round_number: int, draft: Vector, participants: frozenset[int] | None = None) -> Release[Addend]:
         """Hide a draft in the sum of a round."""
-        return Release(self._protection.protect(round_number, draft), _SEAL)
+        return Release(self._protection.protect(round_number, draft, participants), _SEAL)
 
 
 class OutcomeGate:
@@ -95,11 +100,11 @@ class Plain:
     """No protection: the addend in the clear. A party's policy must allow it."""
 
     def __init__(self, parties: int) -> None:
-        self._everyone = (1 << parties) - 1
+        self._everyone = frozenset(range(parties))
 
-    def protect(self, round_number: int, values: Vector) -> Addend:
+    def protect(self, round_number: int, values: Vector, participants: frozenset[int] | None = None) -> Addend:
         """Hand the values on."""
-        return Addend(self._everyone, clear=np.asarray(values))
+        return Addend(bitmap(participants or self._everyone), clear=np.asarray(values))
 
 
 class TreeGate:

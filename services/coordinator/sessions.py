@@ -129,7 +129,7 @@ class Session:
         await _all([self._write(index, [attach]) for index in range(len(self.names))])
 
     async def exchange(self, release: Release[Any]) -> Vector | None:
-        """One round: the instruction to everyone, and the sum of what everyone contributes."""
+        """One round: the instruction to its participants, and the sum of what they contribute."""
         codec = self._codec
         assert codec is not None and self._desk is not None  # noqa: S101, PT018 (begin has set them)
         self.traffic.rounds += 1
@@ -137,10 +137,11 @@ class Session:
         envelope: dict[str, Any] = {codec.body: instruction}
         messages = [pb.ExchangeRequest(**envelope).SerializeToString()]
         messages += [pb.ExchangeRequest(chunk=chunk).SerializeToString() for chunk in chunks(blobs)]
-        everyone = range(len(self.names))
-        addends = await _all([self._round_trip(codec, index, messages, release) for index in everyone])
+        # A round that names no participants is for everyone.
+        chosen: Sequence[int] = getattr(release.content, "participants", None) or range(len(self.names))
+        addends = await _all([self._round_trip(codec, index, messages, release) for index in chosen])
         summed = [addend for addend in addends if addend is not None]
-        return self._desk.open(summed) if summed else None
+        return self._desk.open(summed, chosen) if summed else None
 
     async def _round_trip(
         self, codec: Codec, index: int, messages: list[bytes], release: Release[Any]

@@ -57,6 +57,12 @@ class Store:
         self._run(run_id).mkdir(parents=True, exist_ok=True)
         _write(self._run(run_id) / "model.safetensors", tensors)
 
+    def save_reports(self, run_id: str, reports: Mapping[str, bytes]) -> None:
+        """Write and sync files for the party's owner."""
+        self._run(run_id).mkdir(parents=True, exist_ok=True)
+        for name, content in reports.items():
+            _replace(self._run(run_id) / name, content)
+
     def load_model(self, run_id: str) -> dict[str, Tensor]:
         """Read the trained model."""
         path = self._run(run_id) / "model.safetensors"
@@ -71,10 +77,13 @@ class Store:
 def _write(path: Path, tensors: Mapping[str, Tensor]) -> None:
     """Make the file appear whole or not at all, even if the machine stops in the middle."""
     data = encode({name: tensor.detach().contiguous() for name, tensor in tensors.items()})
-    digest = hashlib.sha256(data).digest()
+    _replace(path, data + hashlib.sha256(data).digest())
+
+
+def _replace(path: Path, content: bytes) -> None:
     scratch = path.with_suffix(".partial")
     with scratch.open("wb") as file:
-        file.write(data + digest)
+        file.write(content)
         file.flush()
         os.fsync(file.fileno())
     scratch.replace(path)

@@ -44,6 +44,8 @@ class Plan:
     state: Any
     draft: Vector | None = None
     """The addend to a secure sum; None where the round only acknowledges."""
+    participants: frozenset[int] | None = None
+    """Whose addends make the sum; None for all parties."""
     checkpoint: int | None = None
     """Write the new state as this checkpoint before acknowledging."""
     finished: bool = False
@@ -83,6 +85,14 @@ class PeerRole(Protocol):
         """Do what an instruction asks."""
 
 
+@runtime_checkable
+class ReportingRole(Protocol):
+    """A role that leaves files for the party's owner when it finishes; they never leave the party."""
+
+    def reports(self, state: Any) -> Mapping[str, bytes]:
+        """Content by file name."""
+
+
 @dataclass(frozen=True)
 class Algorithm:
     """What a party registers an algorithm with."""
@@ -93,3 +103,5 @@ class Algorithm:
     """The role in a session that begins."""
     dense: bool = True
     """Whether tables are loaded as dense arrays (or kept sparse where the file is)."""
+    sits_out: bool = False
+    """Whether a party may sit out rounds, so that their numbers jump; the role then checks who takes part."""

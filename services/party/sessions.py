@@ -17,7 +17,7 @@ from services.party import bambi_role
 from services.party.checkpoints import CheckpointMissing, Store
 from services.party.config import Policy
 from services.party.peers import PeerPlane
-from services.party.roles import Algorithm, PeerRole, Place, Plan, Role
+from services.party.roles import Algorithm, PeerRole, Place, Plan, ReportingRole, Role
 from services.wire.tensors import Blobs
 from spec.run import RunSpec
 
@@ -70,7 +70,7 @@ def check_policy(policy: Policy, spec: RunSpec, index: int, coordinator: str) ->
         raise PolicyRefused(f"{spec.parties[index].name}'s policy refuses the run: " + "; ".join(refused))
 
 
-Protect = Callable[[int, Vector], Awaitable[Release[Addend]]]
+Protect = Callable[[int, Vector, frozenset[int] | None], Awaitable[Release[Addend]]]
 
 
 @dataclass
@@ -98,6 +98,10 @@ class Session:
     def names(self) -> list[str]:
         """The parties of the run."""
         return [entry.name for entry in self.place.spec.parties]
+
+    @property
+    def _sits_out(self) -> bool:
+        return ALGORITHMS[self.place.spec.train.algorithm].sits_out
 
     @property
     def predicts(self) -> bool:
@@ -139,7 +143,7 @@ class Session:
         async with self._turn:
             if self._answer is not None and (number, digest) == (self._round, self._digest):
                 return (role.body, *self._answer)
-            if number != self._round + 1:
+            if number != self._round + 1 and not (self._sits_out and number > self._round):
                 raise RoundMismatch(
                     f"round {number} came where round {self._round + 1} is due: open a new session to begin again"
                 )
@@ -147,7 +151,7 @@ class Session:
                 plan = await role.act(self._state, instruction)
             else:
                 plan = await self._compute(role.plan, self._state, instruction)
-            release = None if plan.draft is None else await protect(number, plan.draft)
+            release = None if plan.draft is None else await protect(number, plan.draft, plan.participants)
             await self._keep(role, plan)
             self._state, self._round, self._digest = plan.state, number, digest
             self._answer = role.encode(number, instruction, release)
@@ -163,12 +167,15 @@ class Session:
             await self._compute(self.store.save_checkpoint, self.run_id, plan.checkpoint, role.tensors(plan.state))
         if plan.finished:
             await self._compute(self.store.save_model, self.run_id, role.model_tensors(plan.state))
+            if isinstance(role, ReportingRole):
+                reports = await self._compute(role.reports, plan.state)
+                await self._compute(self.store.save_reports, self.run_id, reports)
 
     def _protection(self, keys: Sequence[SignedKey], ca: bytes, peers: PeerPlane) -> Protect:
         settings = self.place.spec.privacy.aggregation
         if settings.kind == "two_tree":
             gate = TreeGate(self.place.index, trees_of(len(self.names)), ring_of(settings))
-            return lambda number, draft: peers.sum_up_trees(gate, number, draft)
+            return lambda number, draft, _: peers.sum_up_trees(gate, number, draft)  # always over all parties
         if settings.kind == "plain":
             sums = SumGate(Plain(len(self.names)))
         else:
@@ -176,8 +183,8 @@ class Session:
                 Pairwise(self.place.index, self._secrets(keys, ca), ring_of(settings), settings.minimum_parties)
             )
 
-        async def protect(number: int, draft: Vector) -> Release[Addend]:
-            release: Release[Addend] = await self._compute(sums.release, number, draft)
+        async def protect(number: int, draft: Vector, participants: frozenset[int] | None) -> Release[Addend]:
+            release: Release[Addend] = await self._compute(sums.release, number, draft, participants)
             return release
 
         return protect
