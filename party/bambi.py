@@ -49,6 +49,10 @@ class OutcomeUnexpected(ValueError):
     """The coordinator sent an outcome that no contribution of this party waits for."""
 
 
+class OutcomeMisshapen(ValueError):
+    """An outcome has another shape than the contribution that it answers."""
+
+
 @dataclass(frozen=True)
 class Block:
     """What stays fixed for a session: this party's data, its model and the run's settings."""
@@ -147,6 +151,7 @@ def start(block: Block) -> State:
 
 def apply(block: Block, state: State, outcome: Outcome) -> State:
     """Take the outcome of the round before."""
+    _check_shapes(block, state, outcome)
     match outcome, state.awaiting:
         case Gradient(theta=theta, step_length=length), LowerForward(k=k, t=t) if theta is not None:
             if block.settings.lower.solver == "newton":
@@ -167,6 +172,23 @@ def apply(block: Block, state: State, outcome: Outcome) -> State:
         f"{type(outcome).__name__} does not answer {type(state.awaiting).__name__}: "
         "coordinator and party are out of step"
     )
+
+
+def _check_shapes(block: Block, state: State, outcome: Outcome) -> None:
+    s, upper = state.embedding, state.upper_embedding
+    expected: list[tuple[np.ndarray | None, tuple[int, ...]]] = []
+    match outcome:
+        case Gradient(theta=theta, vartheta=vartheta):
+            expected.append((theta, (*s.shape[:2], block.outputs) if s is not None else ()))
+            expected.append((vartheta, (len(upper), block.outputs) if upper is not None else ()))
+        case CurvatureStep(product=product, solution_product=solution):
+            shape = (s.shape[1], block.outputs) if s is not None else ()
+            expected += [(product, shape), (solution, shape)]
+        case Coefficients(values=values):
+            expected.append((np.asarray(values), (block.settings.zeroth_order.directions,)))
+    for array, shape in expected:
+        if array is not None and shape and array.shape != shape:
+            raise OutcomeMisshapen(f"an outcome of shape {array.shape} came where {shape} is due")
 
 
 def contribute(block: Block, state: State, ask: Ask) -> tuple[State, Vector]:

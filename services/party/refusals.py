@@ -2,7 +2,7 @@
 
 from grpc import StatusCode
 
-from party.bambi import OutcomeUnexpected
+from party.bambi import OutcomeMisshapen, OutcomeUnexpected
 from party.models import InvalidModelSize, ModelImportRefused, ModelShapeMismatch, UnknownModel
 from privacy.ledger import BudgetExhausted
 from privacy.pairwise import NotAParticipant, RoundReused
@@ -52,6 +52,7 @@ CATALOGUE: Catalogue = {
     UnexpectedPartialSum: Refusal(StatusCode.INVALID_ARGUMENT, "MESSAGE_INVALID"),
     SubtreeIncomplete: Refusal(StatusCode.FAILED_PRECONDITION, "SUM_REFUSED"),
     NotRingElements: Refusal(StatusCode.INVALID_ARGUMENT, "MESSAGE_INVALID"),
+    OutcomeMisshapen: Refusal(StatusCode.INVALID_ARGUMENT, "MESSAGE_INVALID"),
     NotAParticipant: Refusal(StatusCode.INVALID_ARGUMENT, "MESSAGE_INVALID"),
     ModelShapeMismatch: Refusal(StatusCode.INVALID_ARGUMENT, "MESSAGE_INVALID"),
     RingTooSmall: Refusal(StatusCode.INVALID_ARGUMENT, "SPEC_INVALID"),

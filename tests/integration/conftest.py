@@ -37,7 +37,7 @@ def tables_of(data: Path, party: str) -> dict[str, dict[str, str]]:
 def federation(data, tmp_path_factory):
     """The running federation. Tests may kill and restart its processes, and leave it whole."""
     labels = {name: {"path": str(data / name / "labels.parquet")} for name in ("digits", "cancer", "few")}
-    labels |= {name: labels["digits"] for name in ("uneven", "broken", "absent")} | {"unlike": labels["few"]}
+    labels |= dict.fromkeys(("uneven", "broken", "absent"), labels["digits"]) | {"unlike": labels["few"]}
     local = LocalFederation(
         tmp_path_factory.mktemp("federation"),
         {party: tables_of(data, party) for party in PARTIES},

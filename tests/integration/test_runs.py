@@ -101,7 +101,7 @@ def test_a_lost_party_that_does_not_come_back_fails_the_run_by_name(client, fede
     wait_for_step(run, 2)
     federation.kill("telco")
     try:
-        with pytest.raises(RequestRefused, match="telco.*waited for 2 s.*resume"):
+        with pytest.raises(RequestRefused, match=r"telco.*waited for 2 s.*resume"):
             run.result()
         assert run.state == "FAILED"
     finally:
@@ -162,7 +162,9 @@ def test_parties_report_how_they_stand(client):
 
 
 def test_a_cnn_and_a_logistic_and_a_regression_model_train(client):
-    pictures = spec(train__model={"kind": "cnn", "image_shape": [2, 8], "out": 8}, parties=["bank", "shop", "telco", "grocer"])
+    pictures = spec(
+        train__model={"kind": "cnn", "image_shape": [2, 8], "out": 8}, parties=["bank", "shop", "telco", "grocer"]
+    )
     assert client.start(pictures).result()["test accuracy"] > 0.3
     binary = spec(table="cancer", train__loss="logistic", privacy__labels={"mechanism": "once", "epsilon": 5})
     assert client.start(binary).result()["test accuracy"] > 0.85
