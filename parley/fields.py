@@ -58,8 +58,9 @@ def _sections(annotation: Any) -> Iterator[tuple[type[BaseModel], str]]:
 
 
 def _variant(section: type[BaseModel]) -> str:
-    """What tells the alternatives of a field apart: the one word that its algorithm may be."""
-    words = get_args(section.model_fields["algorithm"].annotation) if "algorithm" in section.model_fields else ()
+    """What tells the alternatives of a field apart: the one word that its algorithm (or kind) may be."""
+    tags = [section.model_fields[name] for name in ("algorithm", "kind") if name in section.model_fields]
+    words = get_args(tags[0].annotation) if tags else ()
     return str(words[0]) if words else section.__name__
 
 

@@ -50,6 +50,12 @@ MANIFEST: tuple[Entry, ...] = (
         "fedbio.v1.LocalState.sum", "a client's rows, labels and model", _SUM, "coordinator: the sum over the clients"
     ),
     _data(
+        "fedbio.v1.Measures.sum",
+        "a client's losses, mistakes and numbers of rows",
+        _SUM,
+        "coordinator: the sum over the clients",
+    ),
+    _data(
         "aggregation.v1.Addend.clear",
         "see the message it is in",
         "none; the party's policy must allow plain",
@@ -123,6 +129,12 @@ MANIFEST: tuple[Entry, ...] = (
         "only sums reach the coordinator",
         "all parties",
     ),
+    _data(
+        "fedbio.v1.Instruction.mean",
+        "rows, labels and models of the participants",
+        "an average of secure sums; nothing is added to it",
+        "all parties and the coordinator",
+    ),
     # Party → coordinator: what a session says about the data.
     _data(
         "party.v1.OpenSessionResponse.rows",
@@ -134,6 +146,12 @@ MANIFEST: tuple[Entry, ...] = (
         "party.v1.OpenSessionResponse.id_digest",
         "the row ids",
         "SHA-256 of all ids together; a guess of the whole set can be checked",
+        "coordinator",
+    ),
+    _data(
+        "party.v1.OpenSessionResponse.column_digest",
+        "the column names",
+        "SHA-256 of all names together; a guess of the whole list can be checked",
         "coordinator",
     ),
     _data("party.v1.OpenSessionResponse.features", "the table's width", "a count", "coordinator"),
@@ -174,6 +192,8 @@ MANIFEST: tuple[Entry, ...] = (
     *_control("bambi.v1.Checkpoint", "k", "all parties"),
     *_control("bambi.v1.Contribution", "round embedding directional curvature acknowledgement", "coordinator"),
     *_control("fedbio.v1.LocalState", "phase", "coordinator"),
+    *_control("fedbio.v1.Instruction", "round phase k participants", "the participants"),
+    *_control("fedbio.v1.Contribution", "round state measures acknowledgement", "coordinator"),
     *_control("decentralised.v1.PushSumVector", "step sequence", "the neighbour"),
     *_control("decentralised.v1.NoisedState", "step", "the neighbours"),
     *_control("coordinator.v1.AnnounceRequest", "version", "coordinator"),
@@ -188,8 +208,8 @@ MANIFEST: tuple[Entry, ...] = (
         "party.v1.BeginSessionRequest", "session_id keys upper_sizes checkpoint peer_addresses outputs", "all parties"
     ),
     *_control("party.v1.Attach", "session_id", "the party"),
-    *_control("party.v1.ExchangeRequest", "attach bambi chunk", "all parties"),
-    *_control("party.v1.ExchangeResponse", "bambi chunk", "coordinator"),
+    *_control("party.v1.ExchangeRequest", "attach bambi fedbio chunk", "all parties"),
+    *_control("party.v1.ExchangeResponse", "bambi fedbio chunk", "coordinator"),
     *_control("party.v1.CloseSessionRequest", "session_id", "the party"),
     *_control("peer.v1.Attach", "session_id", "the peer"),
     *_control("peer.v1.PushRequest", "attach chunk", "the parent in the tree"),

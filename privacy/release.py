@@ -102,7 +102,12 @@ class Plain:
     def __init__(self, parties: int) -> None:
         self._everyone = frozenset(range(parties))
 
-    def protect(self, round_number: int, values: Vector, participants: frozenset[int] | None = None) -> Addend:
+    def protect(
+        self,
+        round_number: int,  # noqa: ARG002 (nothing to hide, so nothing to count)
+        values: Vector,
+        participants: frozenset[int] | None = None,
+    ) -> Addend:
         """Hand the values on."""
         return Addend(bitmap(participants or self._everyone), clear=np.asarray(values))
 

@@ -60,10 +60,11 @@ def parse_spec(text: str) -> RunSpec:
     """
     node = _compose(text)
     lines = dict(_lines(node, ()))
+    content = _construct(text)
     try:
-        return RunSpec.model_validate(_construct(text))
+        return RunSpec.model_validate(content)
     except ValidationError as error:
-        problems = [_explain(item, lines) for item in error.errors(include_url=False)]
+        problems = [_explain(item, lines, content) for item in error.errors(include_url=False)]
     raise SpecInvalid(problems)
 
 
@@ -128,8 +129,8 @@ def _lines(node: yaml.Node, path: tuple[str | int, ...]) -> Iterator[tuple[tuple
             yield from _lines(value, (*path, index))
 
 
-def _explain(item: Any, lines: dict[tuple[str | int, ...], int]) -> Problem:
-    location = tuple(item["loc"])
+def _explain(item: Any, lines: dict[tuple[str | int, ...], int], content: Any) -> Problem:
+    location = tuple(_written(item["loc"], content, item["type"] == "missing"))
     known = location
     while known and known not in lines:
         known = known[:-1]
@@ -138,5 +139,22 @@ def _explain(item: Any, lines: dict[tuple[str | int, ...], int]) -> Problem:
         message = "no such field; see `parley run fields` for what can be written here"
     elif item["type"] == "missing":
         message = "missing; this field must be written"
-    field = ".".join(str(part) for part in location if not str(part).startswith("function-"))
+    elif item["type"] == "union_tag_invalid":
+        message = f"{item['ctx']['discriminator']} must be one of {item['ctx']['expected_tags']}"
+    elif item["type"] == "union_tag_not_found":
+        message = f"missing; {item['ctx']['discriminator']} must be written here"
+    field = ".".join(map(str, location))
     return Problem(field, lines.get(known, 0) if known or not location else lines.get((), 0), message)
+
+
+def _written(location: tuple[str | int, ...], content: Any, missing: bool) -> Iterator[str | int]:
+    """The part of an error's location that stands in the text: names of alternatives do not."""
+    for index, part in enumerate(location):
+        last = index == len(location) - 1
+        if isinstance(content, dict) and (part in content or (last and missing)):
+            content = content.get(part)
+        elif isinstance(content, list) and isinstance(part, int) and part < len(content):
+            content = content[part]
+        else:
+            continue
+        yield part

@@ -1,17 +1,21 @@
 """The run specification: one YAML file says who trains what, on which rows, how, and under which protection."""
 
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal, Self, TypeVar
 
 from pydantic import Field, field_validator, model_validator
 
 from spec.bambi import BambiSpec
+from spec.fedbio import FedbioSpec
 from spec.protection import ProtectionSpec
 from spec.section import Section
 
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$")]
-TrainSpec = BambiSpec
+TrainSpec = Annotated[BambiSpec | FedbioSpec, Field(discriminator="algorithm")]
 """The algorithms; `algorithm` in the `train` section chooses."""
 RowSelection = Annotated[str | float, Field(union_mode="left_to_right")]
+
+
+Settings = TypeVar("Settings", bound=Section)
 
 
 class PartySpec(Section):
@@ -103,6 +107,8 @@ class RunSpec(Section):
             raise ValueError("each party takes part once; a name in `parties` is listed twice")
         self.privacy.check(parties=len(names))
         self.train.check(self.privacy)
+        if self.train.algorithm == "fedbio" and (self.train.parties_per_round or 0) > len(names):
+            raise ValueError(f"{self.train.parties_per_round} parties per round asked for; the run has {len(names)}")
         return self
 
     @property
@@ -114,6 +120,16 @@ class RunSpec(Section):
         """The table that party `index` reads."""
         return self.parties[index].table or self.table
 
+    def tables_of(self, index: int) -> tuple[str, ...]:
+        """Every table that party `index` reads."""
+        return (self.table_of(index), *(self.train.tables if self.train.algorithm == "fedbio" else ()))
+
     def index_of(self, party: str) -> int:
         """The block that belongs to `party`."""
         return [entry.name for entry in self.parties].index(party)
+
+    def settings(self, kind: type[Settings]) -> Settings:
+        """`train`, which must be of this kind."""
+        if not isinstance(self.train, kind):
+            raise TypeError(f"the run's algorithm is {self.train.algorithm}; {kind.__name__} was expected")
+        return self.train

@@ -13,6 +13,7 @@ from privacy.ledger import Budget, Ledger
 from privacy.noise import KeyedNoise
 from services.coordinator.config import LabelConfig
 from services.coordinator.sessions import RowsDiffer
+from spec.bambi import BambiSpec
 from spec.run import RunSpec
 from tables.loading import Labels, id_digest, load_labels
 
@@ -35,10 +36,10 @@ class LabelShelf:
                 f"the coordinator has no labels {name!r}, only {sorted(self.tables)}: correct `labels` in the spec, or "
                 "add the table to the coordinator's configuration"
             )
-        config = self.tables[name]
-        kind = "real" if spec.train.loss == "squared" else "classes"
+        config, train = self.tables[name], spec.settings(BambiSpec)
+        kind = "real" if train.loss == "squared" else "classes"
         labels = load_labels(config.path, config.column, config.format, config.id, kind=kind)  # type: ignore[arg-type]
-        if spec.train.loss == "logistic" and len(labels.classes) != 2:
+        if train.loss == "logistic" and len(labels.classes) != 2:
             raise LabelsMissing(f"the logistic loss takes two classes, {name} has {len(labels.classes)}: use softmax")
         return labels
 
@@ -53,7 +54,7 @@ def check_rows(labels: Labels, rows: int, digest: bytes, party: str) -> None:
 
 def loss_of(spec: RunSpec, labels: Labels) -> tuple[Loss, int]:
     """The loss and the columns of the summed embedding."""
-    match spec.train.loss:
+    match spec.settings(BambiSpec).loss:
         case "softmax":
             return Softmax(len(labels.classes)), len(labels.classes)
         case "logistic":

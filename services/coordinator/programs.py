@@ -15,6 +15,7 @@ from services.coordinator.labels import LabelShelf, check_rows, loss_of, make_ga
 from services.coordinator.sessions import Codec
 from services.wire.bambi_codec import decode_contribution, encode_instruction
 from services.wire.tensors import Blobs
+from spec.bambi import BambiSpec
 from spec.rows import divide
 from spec.run import RunSpec
 from tables.loading import Labels
@@ -64,7 +65,7 @@ class BambiProgram(BambiCodec):
 
     def __init__(self, spec: RunSpec, run_id: str, labels: Labels, ledger: Ledger, key: bytes) -> None:
         rows = divide(spec.split, len(labels), stream(spec.seed, "split"))
-        plan = bambi.Plan(spec.train, rows, spec.seed)
+        plan = bambi.Plan(spec.settings(BambiSpec), rows, spec.seed)
         labels_gate = make_gate(spec, labels, plan, ledger, key, run_id)
         super().__init__(loss_of(spec, labels)[1])
         self.gate = OutcomeGate(labels_gate.is_paid)

@@ -19,6 +19,7 @@ from services.party.checkpoints import CheckpointMissing, scalar
 from services.party.roles import Place, Plan
 from services.wire.bambi_codec import decode_instruction, encode_contribution
 from services.wire.tensors import Blobs
+from spec.bambi import BambiSpec
 from spec.rows import RowSets, divide
 
 _TYPES = {"float32": torch.float32, "float64": torch.float64}
@@ -32,12 +33,13 @@ class BambiRole:
 
     def __init__(self, place: Place) -> None:
         spec, trained, model = place.spec, place.trained, model_of(place)
+        train = spec.settings(BambiSpec)
         features = features_of(place)
         rows = _no_rows() if trained is not None else divide(spec.split, len(features), stream(spec.seed, "split"))
         self._model, self._trained = model, trained
-        self._embeds = spec.train.problem == "hyper_representation"
+        self._embeds = train.problem == "hyper_representation"
         self._block = bambi.Block(
-            spec.train, model, features, rows, spec.seed, place.index, tuple(place.upper_sizes), place.outputs
+            train, model, features, rows, spec.seed, place.index, tuple(place.upper_sizes), place.outputs
         )
 
     def begin(self, checkpoint: Mapping[str, Tensor] | None) -> bambi.State:
@@ -101,7 +103,7 @@ class BambiRole:
 
 def model_of(place: Place) -> EmbeddingModel:
     """The embedding network that the run gives to this party."""
-    train, dtype = place.spec.train, _TYPES[place.spec.dtype]
+    train, dtype = place.spec.settings(BambiSpec), _TYPES[place.spec.dtype]
     features = len(place.table.columns) + _has_intercept(place)
     if not train.embeds:
         return build_model("identity", features, features, dtype=dtype)
@@ -125,12 +127,13 @@ def features_of(place: Place) -> Tensor:
 
 
 def _has_intercept(place: Place) -> bool:
-    return place.spec.train.intercept and not place.spec.train.embeds and place.index == 0
+    train = place.spec.settings(BambiSpec)
+    return train.intercept and not train.embeds and place.index == 0
 
 
 def upper_size(place: Place) -> int:
     """p_m of this party."""
-    return bambi.upper_size(place.spec.train, model_of(place))
+    return bambi.upper_size(place.spec.settings(BambiSpec), model_of(place))
 
 
 def _no_rows() -> RowSets:
