@@ -32,6 +32,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.sparse import csr_array, issparse
 
+from numerics.streams import batch
+
 Vector = NDArray[np.float64]
 Rows = NDArray[np.int64]
 Features: TypeAlias = NDArray[np.float64] | csr_array
@@ -44,6 +46,22 @@ class Estimator(StrEnum):
     SGD = "sgd"
     SVRG = "svrg"
     SAGA = "saga"
+
+
+def needs_reference(estimator: Estimator, *, has_one: bool, steps_since: int, every: int) -> bool:
+    """Say whether L'(θ) of all rows is due before the next step: never, once (SAGA), or every so often (SVRG)."""
+    if estimator is Estimator.SGD:
+        return False
+    return not has_one or (estimator is Estimator.SVRG and steps_since >= every)
+
+
+def batch_rows(seed: int, requester: str | None, snapshots: int, steps: int, *, rows: int, size: int) -> Rows:
+    """Return the rows of a requester's step, a function of public numbers alone; without one, everybody's.
+
+    Synchronous parties draw from one common stream, so that they agree without a message.
+    """
+    name = "shared" if requester is None else requester
+    return batch(seed, f"asysqn/{name}", snapshots, steps, rows, min(size, rows))
 
 
 class UnsuitableFeatures(ValueError):

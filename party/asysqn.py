@@ -36,8 +36,10 @@ from numerics.gradient_estimators import (
     Features,
     Reference,
     Rows,
+    batch_rows,
     estimate,
     local_difference,
+    needs_reference,
     reference_at,
     replace_entries,
 )
@@ -45,7 +47,6 @@ from numerics.gradient_estimators import ScalingWarning as ScalingWarning
 from numerics.gradient_estimators import check_scaling as check_scaling
 from numerics.lbfgs import Curvature, Damping, Pair, direction, remember
 from numerics.linear_losses import Slopes
-from numerics.streams import batch
 
 Vector = NDArray[np.float64]
 
@@ -164,13 +165,10 @@ def start(data: PartyData, weights: Vector | None = None) -> State:
 
 
 def propose_batch(settings: Settings, data: PartyData, state: State) -> Rows:
-    """Return the rows of this party's next step, a function of (seed, snapshots, steps) alone.
-
-    Synchronous parties draw from one common stream, so that they agree without a message.
-    """
-    name = data.party if settings.schedule is Schedule.ASYNCHRONOUS else "shared"
-    size = min(settings.batch_size, data.features.shape[0])
-    return batch(settings.seed, f"asysqn/{name}", state.snapshots, state.steps, data.features.shape[0], size)
+    """Return the rows of this party's next step, a function of (seed, snapshots, steps) alone."""
+    requester = data.party if settings.schedule is Schedule.ASYNCHRONOUS else None
+    rows = data.features.shape[0]
+    return batch_rows(settings.seed, requester, state.snapshots, state.steps, rows=rows, size=settings.batch_size)
 
 
 def partial_theta(settings: Settings, data: PartyData, state: State, rows: Rows | None = None) -> Vector:
@@ -188,11 +186,12 @@ def squared_norm(state: State) -> float:
 
 def snapshot_due(settings: Settings, state: State) -> bool:
     """Say whether the party needs L'(θ) of all rows before its next update."""
-    if settings.estimator is Estimator.SGD:
-        return False
-    if settings.estimator is Estimator.SAGA:
-        return state.reference is None
-    return state.reference is None or state.steps_since_snapshot >= settings.snapshot_every
+    return needs_reference(
+        settings.estimator,
+        has_one=state.reference is not None,
+        steps_since=state.steps_since_snapshot,
+        every=settings.snapshot_every,
+    )
 
 
 def take_snapshot(settings: Settings, data: PartyData, state: State, derivatives: Vector) -> State:

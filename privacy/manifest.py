@@ -63,7 +63,17 @@ MANIFEST: tuple[Entry, ...] = (
     ),
     _data("aggregation.v1.Addend.masked", "see the message it is in", "pairwise masks, uniform in the ring", "nobody"),
     _data("aggregation.v1.Addend.roots", "see the message it is in", _TREES, "coordinator: the sum over all parties"),
+    _data(
+        "asysqn.v1.ThetaShare.sum", "features and w_ℓ of a party", _SUM, "coordinator: the sum of θ over all parties"
+    ),
     # Party → party.
+    _data(
+        "asysqn.v1.Share.sum",
+        "features and w_ℓ of a party",
+        _SUM,
+        "the party that asked: the sum of θ over all parties. Many sums on known rows determine w_ℓ by linear algebra",
+    ),
+    _data("asysqn.v1.PartialTheta.masked_theta", "features and w_ℓ of a subtree", _TREES, "nobody"),
     _data("aggregation.v1.MaskedTheta.elements", "features and model of a subtree", _TREES, "nobody"),
     _data("peer.v1.PushRequest.masked_theta", "features and model of a subtree", _TREES, "nobody"),
     _data(
@@ -135,6 +145,20 @@ MANIFEST: tuple[Entry, ...] = (
         "an average of secure sums; nothing is added to it",
         "all parties and the coordinator",
     ),
+    _data(
+        "asysqn.v1.OpenedTheta.values",
+        "features and models of all parties",
+        "a secure sum; only where the parties hold the labels themselves",
+        "all parties",
+    ),
+    _data("asysqn.v1.Slopes.derivative", "labels and the sum of θ", _LABEL_DP, "the parties whose step it is"),
+    # Party → coordinator: a sum that the party opened.
+    _data(
+        "coordinator.v1.SlopesQuestion.opened_theta",
+        "features and models of all parties",
+        "a secure sum over all parties",
+        "coordinator and the party that asked",
+    ),
     # Party → coordinator: what a session says about the data.
     _data(
         "party.v1.OpenSessionResponse.rows",
@@ -194,6 +218,28 @@ MANIFEST: tuple[Entry, ...] = (
     *_control("fedbio.v1.LocalState", "phase", "coordinator"),
     *_control("fedbio.v1.Instruction", "round phase k participants", "the participants"),
     *_control("fedbio.v1.Contribution", "round state measures acknowledgement", "coordinator"),
+    *_control("asysqn.v1.Batch", "k t", "all parties"),
+    *_control("asysqn.v1.ThetaRequest", "round batch all_rows", "all parties"),
+    *_control("asysqn.v1.PartialTheta", "requester share", "the parent in the tree, or the party that asked"),
+    *_control("asysqn.v1.Share", "round", "the party that asked"),
+    *_control(
+        "asysqn.v1.Instruction",
+        "round opened slopes theta_forward start report look halt checkpoint finish",
+        "all parties",
+    ),
+    *_control("asysqn.v1.ThetaForward", "batch all_rows", "all parties"),
+    *_control("asysqn.v1.Look", "rows first count", "all parties"),
+    *_control("asysqn.v1.Checkpoint", "k", "all parties"),
+    _data("asysqn.v1.Contribution.theta", "features and w_ℓ of a party", _SUM, "coordinator: the sum over all parties"),
+    *_control("asysqn.v1.Contribution", "round acknowledgement progress", "coordinator"),
+    *_control(
+        "asysqn.v1.Progress",
+        "party updates calls peer_bytes busy_seconds loop_seconds staleness updates_alone",
+        "coordinator",
+    ),
+    *_control("coordinator.v1.SlopesQuestion", "session_id batch all_rows", "coordinator"),
+    *_control("coordinator.v1.AskSlopesRequest", "question chunk", "coordinator"),
+    *_control("coordinator.v1.AskSlopesResponse", "slopes chunk", "the party that asked"),
     *_control("decentralised.v1.PushSumVector", "step sequence", "the neighbour"),
     *_control("decentralised.v1.NoisedState", "step", "the neighbours"),
     *_control("coordinator.v1.AnnounceRequest", "version", "coordinator"),
@@ -208,11 +254,11 @@ MANIFEST: tuple[Entry, ...] = (
         "party.v1.BeginSessionRequest", "session_id keys upper_sizes checkpoint peer_addresses outputs", "all parties"
     ),
     *_control("party.v1.Attach", "session_id", "the party"),
-    *_control("party.v1.ExchangeRequest", "attach bambi fedbio chunk", "all parties"),
-    *_control("party.v1.ExchangeResponse", "bambi fedbio chunk", "coordinator"),
+    *_control("party.v1.ExchangeRequest", "attach bambi fedbio asysqn chunk", "all parties"),
+    *_control("party.v1.ExchangeResponse", "bambi fedbio asysqn chunk", "coordinator"),
     *_control("party.v1.CloseSessionRequest", "session_id", "the party"),
     *_control("peer.v1.Attach", "session_id", "the peer"),
-    *_control("peer.v1.PushRequest", "attach chunk", "the parent in the tree"),
+    *_control("peer.v1.PushRequest", "attach theta_request partial_theta chunk", "the peer"),
     *_control(
         "ledger.v1.LedgerEntry",
         "sequence time kind mechanism recipients first_release releases records epsilon delta largest_count hash",
@@ -284,7 +330,8 @@ OTHER_LEAKS: tuple[Leak, ...] = (
     Leak(
         "early stop",
         "when a run ends",
-        "runs end after the spec's number of steps, by a client, or by budget; never by label loss",
+        "runs end after the spec's number of steps, by a client, or by budget; by loss only where the parties hold the "
+        "labels themselves, or label privacy is off (asysqn's `target`)",
     ),
     Leak(
         "models",

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from privacy.ring import Ring
-from privacy.rounds import Round, Vector
+from privacy.rounds import Vector
 from privacy.trees import TreePair
 from privacy.two_tree import PartialSum, TreeNumber, TwoTreeNode
 
@@ -83,13 +83,24 @@ class SumGate:
         return Release(self._protection.protect(round_number, draft, participants), _SEAL)
 
 
+class MayHoldLabels(Protocol):
+    """A draft that says which label release it was made from."""
+
+    @property
+    def label_release(self) -> int | None:
+        """The release, or None where no label is in the draft."""
+
+
+Draft = TypeVar("Draft", bound=MayHoldLabels)
+
+
 class OutcomeGate:
     """The coordinator's gate: an outcome that was made from labels leaves only if the ledger covers it."""
 
     def __init__(self, is_paid: Callable[[int], bool]) -> None:
         self._is_paid = is_paid
 
-    def release(self, draft: Round) -> Release[Round]:
+    def release(self, draft: Draft) -> Release[Draft]:
         """Let the outcome of a round pass."""
         if draft.label_release is not None and not self._is_paid(draft.label_release):
             raise NotPaid(f"label release {draft.label_release} is not in the ledger; nothing was sent")

@@ -4,13 +4,14 @@ from typing import Annotated, Any, Literal, Self, TypeVar
 
 from pydantic import Field, field_validator, model_validator
 
+from spec.asysqn import AsysqnSpec
 from spec.bambi import BambiSpec
 from spec.fedbio import FedbioSpec
 from spec.protection import ProtectionSpec
 from spec.section import Section
 
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$")]
-TrainSpec = Annotated[BambiSpec | FedbioSpec, Field(discriminator="algorithm")]
+TrainSpec = Annotated[BambiSpec | AsysqnSpec | FedbioSpec, Field(discriminator="algorithm")]
 """The algorithms; `algorithm` in the `train` section chooses."""
 RowSelection = Annotated[str | float, Field(union_mode="left_to_right")]
 
@@ -27,6 +28,8 @@ class PartySpec(Section):
     """Its table for this run; the run's `table` if left out."""
     columns: tuple[str, ...] | None = None
     """Feature columns to use; all of them if left out."""
+    speed: float = Field(default=1.0, gt=0, le=1)
+    """Simulated speed of its update loop (asysqn), asleep for the rest; its answers are not slowed."""
 
 
 class SplitSpec(Section):
@@ -107,6 +110,8 @@ class RunSpec(Section):
             raise ValueError("each party takes part once; a name in `parties` is listed twice")
         self.privacy.check(parties=len(names))
         self.train.check(self.privacy)
+        if self.train.algorithm == "asysqn" and len(names) < 3 and self.privacy.aggregation.kind != "plain":
+            raise ValueError("asysqn parties see sums of θ, and with two of them a sum gives away the other: add a party")
         if self.train.algorithm == "fedbio" and (self.train.parties_per_round or 0) > len(names):
             raise ValueError(f"{self.train.parties_per_round} parties per round asked for; the run has {len(names)}")
         return self
