@@ -1,8 +1,8 @@
 """What protection costs: the time of a step with masks, label noise and ledger against the same step in the clear.
 
-Four parties as real processes over mutual TLS, a batch of 256 rows, 10 classes, no network to train: what is left is the
-wire and the protection. Every round of measurements visits every case, so that a noisy machine is noisy for all; ratios
-are medians over rounds.
+Four parties as real processes over mutual TLS, a batch of 256 rows, 10 classes, no model to train: what is left is
+the wire and the protection. Every round of measurements visits every case, so that a noisy machine is noisy for all;
+ratios are medians over rounds.
 """
 
 import statistics
