@@ -1,0 +1,67 @@
+"""`parley demo` as a user runs it: a process of its own, and nothing left behind."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+
+def services_of(marker: str) -> list[int]:
+    """Processes whose environment carries `marker`: those that a demo has started."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        try:
+            if entry.name.isdigit() and marker.encode() in (entry / "environ").read_bytes():
+                found.append(int(entry.name))
+        except OSError:  # gone in the meantime, or another user's
+            continue
+    return found
+
+
+def start(out: Path, marker: str, *options: str) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "parley", "demo", "--out", str(out), *options]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PARLEY_DEMO_MARKER": marker}
+    return subprocess.Popen(
+        command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    )
+
+
+needs_proc = pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="counts processes in /proc")
+
+
+@needs_proc
+def test_the_demo_reaches_95_percent_and_leaves_no_process(tmp_path):
+    process = start(tmp_path, f"marker-{os.getpid()}-whole")
+    output, _ = process.communicate(timeout=280)
+    assert process.returncode == 0, output
+    figures = json.loads((tmp_path / "demo.json").read_text())
+    assert figures["accuracy"] >= 0.95  # label noise is fresh in each run: mean 0.971, standard deviation 0.005
+    assert abs(figures["accuracy"] - figures["pooled_accuracy"]) <= 0.003  # one row in 360: rounding of masked sums
+    assert figures["epsilon"] == pytest.approx(6)
+    assert figures["bytes"] > 1e6
+    assert (tmp_path / "demo.png").read_bytes().startswith(b"\x89PNG")
+    assert services_of(f"marker-{os.getpid()}-whole") == []
+
+
+@needs_proc
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupted_demo_takes_its_processes_with_it(number, tmp_path):
+    marker = f"marker-{os.getpid()}-{number.name}"
+    process = start(tmp_path, marker, "--keep")
+    deadline = time.monotonic() + 120
+    while len(services_of(marker)) < 5 and time.monotonic() < deadline:
+        assert process.poll() is None, process.communicate()
+        time.sleep(0.1)
+    assert len(services_of(marker)) == 5  # the demo, a coordinator and three parties
+    process.send_signal(number)
+    output, _ = process.communicate(timeout=60)
+    assert process.returncode == 128 + number, output
+    assert "Traceback" not in output
+    assert services_of(marker) == []
