@@ -22,9 +22,14 @@ from services.coordinator.labels import LabelShelf, check_rows, loss_of, make_ga
 from services.party.bambi_role import features_of, model_of, upper_size
 from services.party.roles import Place
 from services.party.tables import TableShelf
+from spec.bambi import BambiSpec
 from spec.rows import divide
 from spec.run import RunSpec
 from tables.loading import Labels, Table, id_digest
+
+
+class PooledUnsupported(ValueError):
+    """There is no pooled counterpart of the run's algorithm."""
 
 
 @dataclass(frozen=True)
@@ -49,6 +54,8 @@ def train_pooled(
 ) -> PooledRun:
     """Train `spec` on every party's table at once. `noise_key` and `run_id` repeat a run's label noise."""
     started = time.perf_counter()
+    if not isinstance(spec.train, BambiSpec):
+        raise PooledUnsupported(f"{spec.train.algorithm} has no labels in one place to pool: compare a bambi run")
     known = labels.load(spec)
     loaded = [tables[entry.name].load(spec.table_of(m), entry.columns) for m, entry in enumerate(spec.parties)]
     for entry, table in zip(spec.parties, loaded, strict=True):
@@ -70,7 +77,7 @@ def _blocks(spec: RunSpec, tables: list[Table], plan: coordinator.Plan, outputs:
     places = [Place(spec, m, table, _no_labels, (), None) for m, table in enumerate(tables)]
     sizes = tuple(upper_size(place) for place in places)
     return [
-        party.Block(spec.train, model_of(place), features_of(place), plan.rows, spec.seed, place.index, sizes, outputs)
+        party.Block(settings, model_of(place), features_of(place), plan.rows, spec.seed, place.index, sizes, outputs)
         for place in places
     ]
 
