@@ -100,8 +100,7 @@ def draw(figures: Figures, points: list[Point], path: Path) -> None:
     figure = Figure(figsize=(11, 4.4), layout="constrained")
     loss, accuracy, traffic = figure.subplots(1, 3)
     figure.suptitle("Three organisations, no shared data: BAMBI on digits", fontsize=13, fontweight="bold")
-    for name, colour in (("upper loss", "tab:blue"), ("lower loss", "tab:orange")):
-        loss.plot(*_series(points, name), color=colour, label=f"{name} (noisy labels)")
+    loss.plot(*_series(points, "upper loss"), color="tab:blue", marker=".", label="training loss (noisy labels)")
     loss.plot(*_series(points, "test loss"), color="tab:green", marker="o", label="test loss (true labels)")
     loss.set(title="Loss", xlabel="upper iteration", ylim=(0, None))
     loss.legend(frameon=False, fontsize=8)

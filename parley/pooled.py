@@ -77,7 +77,9 @@ def _blocks(spec: RunSpec, tables: list[Table], plan: coordinator.Plan, outputs:
     places = [Place(spec, m, table, _no_labels, (), None) for m, table in enumerate(tables)]
     sizes = tuple(upper_size(place) for place in places)
     return [
-        party.Block(settings, model_of(place), features_of(place), plan.rows, spec.seed, place.index, sizes, outputs)
+        party.Block(
+            plan.settings, model_of(place), features_of(place), plan.rows, spec.seed, place.index, sizes, outputs
+        )
         for place in places
     ]
 
