@@ -102,7 +102,7 @@ def test_a_unit_that_stays_out_of_every_mini_batch_costs_nothing():
     assert losses(privacy_plan(settings, SIZE, -0.6), 3, np.zeros(3, dtype=bool)).sum() == 0
 
 
-def test_the_closed_form_of_theorem_4_5_is_exceeded_by_coupled_runs_in_the_papers_setting():
+def test_the_closed_form_of_theorem_4_5_is_exceeded_by_coupled_runs_with_the_papers_steps_and_noise():
     """Why the recursions are iterated: a sum over 50 records with features of standard deviation 10."""
     settings = LdpDsbo(
         step_sizes=Schedules(Decay(0.05, 0.95), Decay(0.05, 0.87), Decay(0.02, 0.75)),

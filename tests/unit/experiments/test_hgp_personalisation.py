@@ -1,0 +1,36 @@
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from experiments.hgp_personalisation import CLASSES, MissingData, Scale, mixing_of, run, split_parties
+from numerics.networks import check_strongly_connected
+from numerics.streams import stream
+
+SCALE = Scale(parties=6, rows=900, train_steps=1, outer_steps=1, networks=("RandD",))
+
+
+def test_every_chosen_row_goes_to_exactly_one_part_of_one_party():
+    draw = stream(0, "images")
+    images = draw.integers(0, 256, size=(1000, 28, 28)).astype(np.uint8)
+    labels = draw.integers(0, CLASSES, size=1000)
+    parties = split_parties(images, labels, SCALE, seed=0)
+    parts = [part for party in parties for part in (party.training, party.validation, party.test)]
+    assert sum(len(part.labels) for part in parts) == 900
+    assert all(len(part.features) == len(part.labels) for part in parts)
+    rows = np.concatenate([part.features for part in parts])
+    assert len(np.unique(rows, axis=0)) == 900
+
+
+@pytest.mark.parametrize("name", ["FC", "FixU", "RandU", "RandD"])
+def test_the_sparse_networks_are_connected_at_both_sizes(name):
+    for parties in (12, 100):
+        mixing = mixing_of(name, parties, seed=0)
+        check_strongly_connected(mixing.plan, window=mixing.window, steps=100)
+
+
+def test_missing_data_is_refused_with_the_place_where_it_was_looked_for(tmp_path: Path):
+    with pytest.raises(MissingData, match="--data"):
+        run(True, None)
+    with pytest.raises(MissingData, match="emnist"):
+        run(True, tmp_path)
