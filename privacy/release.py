@@ -149,6 +149,10 @@ class TreeGate:
         total = self._node.forward(round_number, number, parts)
         return Release(TreeSum(tree, round_number, total.elements, total.participants), _SEAL)
 
+    def abandon(self, round_number: int) -> None:
+        """Forget a round that will not end; its number stays used."""
+        self._node.abandon(round_number)
+
     def addend(self, roots: Sequence[Release[TreeSum]]) -> Release[Addend]:
         """What this party tells the coordinator: the sums that ended here."""
         everyone = (1 << self._trees.masked.size) - 1

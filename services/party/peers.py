@@ -1,9 +1,10 @@
-"""The peer plane of one session: partial sums up the aggregation trees, party to party."""
+"""The peer plane of one session: partial sums up the aggregation trees and messages of roles, party to party."""
 
 import asyncio
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import grpc
 
@@ -12,8 +13,8 @@ from contracts.peer.v1 import peer_service_pb2_grpc as pb_grpc
 from privacy.release import Addend, Release, TreeGate, TreeName, TreeSum
 from privacy.rounds import Vector
 from services.wire.framing import chunks
-from services.wire.sum_codec import encode_tree_sum
-from services.wire.tensors import Blobs
+from services.wire.sum_codec import decode_tree_sum, encode_tree_sum
+from services.wire.tensors import Blobs, MessageInvalid
 from services.wire.transport import open_channel
 
 MOST_WAITING = 1024
@@ -21,6 +22,8 @@ MOST_WAITING = 1024
 TREES: tuple[TreeName, TreeName] = ("values", "masks")
 
 Waiting = tuple[TreeName, int, int]
+Take = Callable[[int, Any, Blobs], None]
+"""Takes a message from the party with this block."""
 
 
 class PeerLost(ConnectionError):
@@ -41,7 +44,25 @@ class PeerPlane:
         self._identity, self._seconds = identity, seconds
         self._arrived: dict[Waiting, asyncio.Future[TreeSum]] = {}
         self._streams: dict[int, grpc.aio.StreamUnaryCall] = {}
-        self._channels: list[grpc.aio.Channel] = []
+        self._channels: dict[int, grpc.aio.Channel] = {}
+        self._writing = [asyncio.Lock() for _ in names]
+        self._takers: dict[str, Take] = {}
+        self.sent_bytes = 0
+        """Bytes of the messages that were sent, serialised."""
+
+    def on(self, body: str, take: Take) -> None:
+        """Let a role take messages of one kind; before that they are refused."""
+        self._takers[body] = take
+
+    def take(self, sender: str, body: str, message: Any, blobs: Blobs) -> None:
+        """Hand a message that another party pushed to whoever takes its kind."""
+        if body == "masked_theta":
+            self.deliver(sender, decode_tree_sum(message, blobs))
+            return
+        taker = self._takers.get(body)
+        if taker is None:
+            raise MessageInvalid(f"this session takes no {body} from peers")
+        taker(self._names.index(sender), message, blobs)
 
     def deliver(self, sender: str, part: TreeSum) -> None:
         """Take a partial sum that another party pushed."""
@@ -70,8 +91,7 @@ class PeerPlane:
         if parent is None:
             return release
         blobs: Blobs = deque()
-        message = pb.PushRequest(masked_theta=encode_tree_sum(release, blobs))
-        await self._push(parent, [message, *(pb.PushRequest(chunk=chunk) for chunk in chunks(blobs))])
+        await self.push(parent, pb.PushRequest(masked_theta=encode_tree_sum(release, blobs)), blobs)
         return None
 
     def _future(self, key: Waiting) -> asyncio.Future[TreeSum]:
@@ -81,22 +101,35 @@ class PeerPlane:
             self._arrived[key] = asyncio.get_running_loop().create_future()
         return self._arrived[key]
 
-    async def _push(self, receiver: int, messages: Sequence[pb.PushRequest]) -> None:
-        name = self._names[receiver]
-        try:
-            if receiver not in self._streams:
-                channel = open_channel(self._addresses[receiver], self._identity, "party", name, own_connection=True)
-                self._channels.append(channel)
-                self._streams[receiver] = pb_grpc.PeerServiceStub(channel).Push()
-                await self._streams[receiver].write(pb.PushRequest(attach=pb.Attach(session_id=self._session_id)))
-            for message in messages:
-                await self._streams[receiver].write(message)
-        except (grpc.aio.AioRpcError, asyncio.InvalidStateError) as error:
-            raise PeerLost(f"{name} cannot be reached: {error}") from None
+    async def push(self, receiver: int, message: pb.PushRequest, blobs: Blobs) -> None:
+        """Send a message, and the chunks of what it announces, to the party with block `receiver`.
+
+        Raises:
+            PeerLost: if it cannot be reached; the next message dials anew.
+        """
+        async with self._writing[receiver]:  # a message and its chunks stay together
+            try:
+                stream = self._streams.get(receiver) or await self._dial(receiver)
+                for part in (message, *(pb.PushRequest(chunk=chunk) for chunk in chunks(blobs))):
+                    await stream.write(part)
+                    self.sent_bytes += part.ByteSize()
+            except (grpc.aio.AioRpcError, asyncio.InvalidStateError) as error:
+                self._streams.pop(receiver, None)
+                raise PeerLost(f"{self._names[receiver]} cannot be reached: {error}") from None
+
+    async def _dial(self, receiver: int) -> grpc.aio.StreamUnaryCall:
+        if receiver not in self._channels:
+            name, address = self._names[receiver], self._addresses[receiver]
+            self._channels[receiver] = open_channel(address, self._identity, "party", name, own_connection=True)
+        stream = pb_grpc.PeerServiceStub(self._channels[receiver]).Push()
+        self._streams[receiver] = stream
+        await stream.write(pb.PushRequest(attach=pb.Attach(session_id=self._session_id)))
+        return stream
 
     async def close(self) -> None:
         """End every stream."""
+        self._takers.clear()
         for stream in self._streams.values():
             stream.cancel()
-        for channel in self._channels:
+        for channel in self._channels.values():
             await channel.close()
