@@ -21,6 +21,7 @@ from services.wire.certificates import load_identity
 from services.wire.configuration import ConfigInvalid, load_config
 from services.wire.process import run, serve
 from services.wire.refusals import Border
+from services.wire.state_directory import prepare_state
 from services.wire.transport import add_health_and_reflection, listen, make_server
 
 RUNS = run_service_pb2.DESCRIPTOR.services_by_name["RunService"]
@@ -42,7 +43,7 @@ async def main(given: argparse.Namespace) -> None:
             f"{given.config}: name is {config.name}, but the certificate says {identity.peer.role} "
             f"{identity.peer.name}: correct one of them"
         )
-    config.state.mkdir(parents=True, exist_ok=True)
+    prepare_state(config.state)
     registry = Registry(sa.create_engine(config.database_url))
     ledger = open_ledger(config.database_url)
     fleet = Fleet(config.identity, config.parties)

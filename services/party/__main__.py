@@ -19,6 +19,7 @@ from services.wire.certificates import load_identity
 from services.wire.configuration import ConfigInvalid, load_config
 from services.wire.process import run, serve
 from services.wire.refusals import Border
+from services.wire.state_directory import prepare_state
 from services.wire.transport import CONTROL_SECONDS, add_health_and_reflection, listen, make_server, open_channel
 from services.wire.version import VERSION
 
@@ -42,7 +43,7 @@ async def main(given: argparse.Namespace) -> None:
             f"{given.config}: name is {config.name}, but the certificate says {identity.peer.role} "
             f"{identity.peer.name}: correct one of them"
         )
-    config.state.mkdir(parents=True, exist_ok=True)
+    prepare_state(config.state)
     torch.set_num_threads(config.threads)
     server = make_server(Border(POLICY, CATALOGUE))
     servicer = PartyServicer(config)
