@@ -21,7 +21,8 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from numerics.streams import batch
+from numerics.participation import participants as draw_participants
+from privacy.fedbio_rounds import MEASURE_UNIT
 
 Vector = NDArray[np.float64]
 Phase = Literal["variables", "momenta", "evaluate", "conclude"]
@@ -96,18 +97,21 @@ class Report:
 
 @dataclass(frozen=True, slots=True)
 class Metrics:
-    """The parties' validation measures, pooled by rows."""
+    """The parties' measures, pooled by rows."""
 
     loss: float
+    """Mean loss on checked (validation) rows."""
     error: float
     rows: int
+    test_error: float | None = None
+    """Share of mistakes on test rows; None where no party has any."""
+    auc: float | None = None
+    """Mean over the parties of how well small weights point at wrong labels; None where none knows the truth."""
 
 
 def participants(settings: Settings, k: int) -> tuple[str, ...]:
     """Who takes part in round k: the same answer whenever it is asked."""
-    if settings.everyone or settings.sampled is None:
-        return settings.parties
-    chosen = batch(settings.seed, "fedbio/participants", k, 0, len(settings.parties), settings.sampled)
+    chosen = draw_participants(settings.seed, k, len(settings.parties), settings.sampled)
     return tuple(settings.parties[i] for i in chosen)
 
 
@@ -125,9 +129,20 @@ def iteration(settings: Settings, k: int, averages: Averages | None = None) -> G
 
 
 def evaluation(settings: Settings, k: int, averages: Averages) -> Generator[Instruction, Vector, Metrics]:
-    """Ask all parties how the averaged variables do on their validation rows: an extra phase, when wanted."""
-    loss, errors, rows = yield Instruction("evaluate", k, settings.parties, averages.variables)
-    return Metrics(float(loss / rows), float(errors / rows), round(float(rows)))
+    """Ask all parties how the averaged variables do on their own rows: an extra phase, when wanted.
+
+    The sums are in units of `MEASURE_UNIT` rows, so that they fit the ring however many rows there are.
+    """
+    loss, errors, rows, mistakes, tested, auc, judges = yield Instruction(
+        "evaluate", k, settings.parties, averages.variables
+    )
+    return Metrics(
+        float(loss / rows),
+        float(errors / rows),
+        round(float(rows) * MEASURE_UNIT),
+        float(mistakes / tested) if round(float(tested) * MEASURE_UNIT) else None,
+        float(auc / judges) if round(float(judges)) else None,
+    )
 
 
 def conclusion(settings: Settings, k: int, averages: Averages) -> Instruction:

@@ -16,10 +16,12 @@ from typing import NamedTuple, Protocol
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from sklearn.metrics import roc_auc_score
 from torch import Tensor
 from torch.nn import functional
 
 from numerics.storm import Vector
+from privacy.fedbio_rounds import MEASURE_UNIT
 
 Rows = NDArray[np.int64]
 
@@ -44,15 +46,23 @@ class LowerTerms(NamedTuple):
 
 
 class Measures(NamedTuple):
-    """Validation loss and mistakes, summed over `rows` rows, so that parties' measures add up."""
+    """Loss and mistakes, summed over rows, so that parties' measures add up."""
 
     loss: float
     errors: float
     rows: float
+    """Validation rows that `loss` and `errors` are summed over."""
+    test_errors: float = 0.0
+    test_rows: float = 0.0
+    auc: float = 0.0
+    """With which small weights point at wrong labels, where this party knows them."""
+    judges: float = 0.0
+    """1 where it knows them."""
 
     def vector(self) -> Vector:
-        """As an addend of a secure sum."""
-        return np.array(self, dtype=np.float64)
+        """As an addend of a secure sum, in units of 1024 rows so that many fit the ring."""
+        counts = np.array(self[:5], dtype=np.float64) / MEASURE_UNIT
+        return np.concatenate([counts, [self.auc, self.judges]])
 
 
 class BilevelObjective(Protocol):
@@ -189,6 +199,10 @@ class DataCleaning(AutogradObjective):
     """The lower problem's L2 coefficient, which makes it strongly convex for a softmax regression."""
     hidden: tuple[int, ...] = ()
     """Widths of hidden layers, narrow first or wide first; empty for softmax regression."""
+    test: tuple[Vector, Rows] | None = None
+    """Features and right labels of rows to judge the model by."""
+    wrong: NDArray[np.bool_] | None = None
+    """Which training labels are wrong, where the party knows it; used to judge the weights, never to train."""
     _tensors: tuple[Tensor, Tensor, Tensor, Tensor] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -246,14 +260,20 @@ class DataCleaning(AutogradObjective):
         losses = functional.cross_entropy(_network(y, features[rows], self.widths), labels[rows], reduction="none")
         return (torch.sigmoid(x[rows]) * losses).mean() + 0.5 * self.ridge * (y @ y)
 
-    def measure(self, x: Vector, y: Vector) -> Measures:  # noqa: ARG002
-        """Cross-entropy and mistakes on the clean rows."""
+    def measure(self, x: Vector, y: Vector) -> Measures:
+        """Cross-entropy and mistakes on the clean rows; mistakes on test rows and AUC of the weights where known."""
         _, _, features, labels = self._tensors
         with torch.no_grad():
             scores = _network(torch.from_numpy(y), features, self.widths)
             loss = functional.cross_entropy(scores, labels, reduction="sum")
             errors = (scores.argmax(dim=1) != labels).sum()
-        return Measures(float(loss), float(errors), float(len(labels)))
+        measures = Measures(float(loss), float(errors), float(len(labels)))
+        if self.test is not None:
+            mistakes = np.count_nonzero(self.predict(y, self.test[0]) != self.test[1])
+            measures = measures._replace(test_errors=float(mistakes), test_rows=float(len(self.test[1])))
+        if self.wrong is not None and 0 < np.count_nonzero(self.wrong) < len(self.wrong):
+            measures = measures._replace(auc=float(roc_auc_score(self.wrong, -x)), judges=1.0)
+        return measures
 
     def predict(self, y: Vector, features: Vector) -> Rows:
         """The classes that model y gives to `features`."""

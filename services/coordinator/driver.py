@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 from coordinator.bambi import Report
 from privacy.ledger import BudgetExhausted
 from services.coordinator.fleet import Fleet, PartyLost, PartyRefused
-from services.coordinator.programs import Program, ProgramShelf, Rows, checkpoint_of, is_last
+from services.coordinator.programs import KeepingProgram, Program, ProgramShelf, Rows, checkpoint_of, is_last
 from services.coordinator.registry import Registry, RunRecord
 from services.coordinator.sessions import Session
 from spec.parsing import parse_spec
@@ -105,6 +105,8 @@ class RunDriver:
         record = self._registry.get(self.run_id)
         done = _common_checkpoint(session, record.checkpoint)
         program = await self._compute(self._programs.make, self._spec, self.run_id)
+        if done and isinstance(program, KeepingProgram):
+            program.restore(await asyncio.to_thread(self._registry.kept, self.run_id, done))
         await session.begin(done, program)
         self._step = done
         began = "resumed from iteration" if record.attempt else "started at iteration"
@@ -135,16 +137,17 @@ class RunDriver:
             }
             checkpoint = checkpoint_of(current)
             if checkpoint is not None:
-                await self._commit(checkpoint)
+                await self._commit(checkpoint, program)
             if is_last(current):
                 await self._flush()
                 return
             current = await self._compute(rounds.send, total)
             await self._flush()
 
-    async def _commit(self, k: int) -> None:
-        """Second phase: every party has written and synced checkpoint k."""
-        await self._note("progress", f"checkpoint {k}", checkpoint=k, step=k, metrics=dict(self._totals))
+    async def _commit(self, k: int, program: Program) -> None:
+        """Second phase: every party has written and synced checkpoint k; the coordinator's own state goes with it."""
+        kept = program.kept() if isinstance(program, KeepingProgram) else None
+        await self._note("progress", f"checkpoint {k}", checkpoint=k, step=k, metrics=dict(self._totals), kept=kept)
 
     async def _flush(self) -> None:
         """Write what the label holder may see: evaluations always, progress now and then."""
@@ -152,7 +155,7 @@ class RunDriver:
         self._reports.clear()
         for report in reports:
             self._step = report.k
-            evaluated = any(name.startswith("test ") for name in report.metrics)
+            evaluated = any(name.startswith(("test ", "validation ")) for name in report.metrics)
             now = time.monotonic()
             if evaluated or now - self._written >= PROGRESS_SECONDS:
                 self._written = now

@@ -2,15 +2,17 @@
 
 from collections.abc import Generator
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from google.protobuf.message import Message
 
 import coordinator.bambi as bambi
 from numerics.streams import stream
+from privacy.fedbio_rounds import AveragingRound
 from privacy.ledger import Ledger
 from privacy.release import Addend, OutcomeGate, Release
 from privacy.rounds import Checkpoint, Finish, Round, Vector
+from services.coordinator.fedbio_program import FedbioProgram
 from services.coordinator.labels import LabelShelf, check_rows, loss_of, make_gate
 from services.coordinator.sessions import Codec
 from services.wire.bambi_codec import decode_contribution, encode_instruction
@@ -25,11 +27,24 @@ class Program(Codec, Protocol):
     """An algorithm at the coordinator: a generator of rounds, and how rounds look on the wire."""
 
     gate: OutcomeGate
-    finish: Any
-    """The round that makes every party save its model."""
+
+    @property
+    def finish(self) -> Any:
+        """The round that makes every party save its model."""
 
     def rounds(self, done: int, observe: bambi.Observer) -> Generator[Any, Any, None]:
         """Every round from iteration `done` + 1 on."""
+
+
+@runtime_checkable
+class KeepingProgram(Protocol):
+    """A program with state of its own, which is committed with every checkpoint."""
+
+    def kept(self) -> bytes:
+        """The state after the last round."""
+
+    def restore(self, content: bytes) -> None:
+        """Go on from a state that was kept."""
 
 
 @dataclass(frozen=True)
@@ -86,12 +101,14 @@ class BambiProgram(BambiCodec):
 
 def checkpoint_of(current: Any) -> int | None:
     """The checkpoint that a round asks for."""
+    if isinstance(current, AveragingRound):
+        return current.k if current.phase == "checkpoint" else None
     return current.ask.k if isinstance(current.ask, Checkpoint) else None
 
 
 def is_last(current: Any) -> bool:
     """Whether a round ends the run."""
-    return isinstance(current.ask, Finish)
+    return current.phase == "finish" if isinstance(current, AveragingRound) else isinstance(current.ask, Finish)
 
 
 class ProgramShelf:
@@ -110,5 +127,7 @@ class ProgramShelf:
     def make(self, spec: RunSpec, run_id: str) -> Program:
         """The program of a run."""
         match spec.train.algorithm:
+            case "fedbio":
+                return FedbioProgram(spec)
             case "bambi":
                 return BambiProgram(spec, run_id, self._labels.load(spec), self._ledger, self._label_key)

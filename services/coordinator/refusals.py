@@ -6,8 +6,8 @@ from privacy.ledger import BudgetExhausted, LedgerBroken, RunNotOpen
 from services.coordinator.fleet import PartyLost, PartyRefused, PartyUnknown
 from services.coordinator.labels import LabelsMissing
 from services.coordinator.registry import RunUnknown
-from services.coordinator.runs import RunActive, RunEnded, RunUnfinished, TooManyRuns
-from services.coordinator.sessions import RowsDiffer
+from services.coordinator.runs import PredictionRefused, RunActive, RunEnded, RunUnfinished, TooManyRuns
+from services.coordinator.sessions import ColumnsDiffer, RowsDiffer
 from services.wire.refusals import Catalogue, Refusal
 from spec.parsing import SpecInvalid
 from spec.rows import RowsUnavailable
@@ -20,6 +20,7 @@ CATALOGUE: Catalogue = {
     PartyLost: Refusal(StatusCode.UNAVAILABLE, "PARTY_UNREACHABLE"),
     PartyRefused: Refusal(StatusCode.FAILED_PRECONDITION, "PARTY_REFUSED"),
     RowsDiffer: Refusal(StatusCode.FAILED_PRECONDITION, "ROWS_DIFFER"),
+    ColumnsDiffer: Refusal(StatusCode.FAILED_PRECONDITION, "COLUMNS_DIFFER"),
     LabelsMissing: Refusal(StatusCode.NOT_FOUND, "LABELS_MISSING"),
     TableError: Refusal(StatusCode.FAILED_PRECONDITION, "LABELS_INVALID"),
     RunUnknown: Refusal(StatusCode.NOT_FOUND, "RUN_UNKNOWN"),
@@ -27,6 +28,7 @@ CATALOGUE: Catalogue = {
     RunActive: Refusal(StatusCode.FAILED_PRECONDITION, "RUN_ACTIVE"),
     RunEnded: Refusal(StatusCode.FAILED_PRECONDITION, "RUN_ENDED"),
     RunUnfinished: Refusal(StatusCode.FAILED_PRECONDITION, "RUN_UNFINISHED"),
+    PredictionRefused: Refusal(StatusCode.FAILED_PRECONDITION, "PREDICTION_REFUSED"),
     TooManyRuns: Refusal(StatusCode.RESOURCE_EXHAUSTED, "TOO_MANY_RUNS"),
     BudgetExhausted: Refusal(StatusCode.RESOURCE_EXHAUSTED, "BUDGET_EXHAUSTED"),
     LedgerBroken: Refusal(StatusCode.DATA_LOSS, "LEDGER_BROKEN"),

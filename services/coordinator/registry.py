@@ -42,11 +42,25 @@ _events = sa.Table(
     sa.Column("state", sa.String(32), nullable=False),
 )
 
+_kept = sa.Table(
+    "kept",
+    metadata,
+    sa.Column("run_id", sa.String(64), primary_key=True),
+    sa.Column("checkpoint", sa.BigInteger, primary_key=True, autoincrement=False),
+    sa.Column("content", sa.LargeBinary, nullable=False),
+)
+KEPT = 3
+"""Checkpoints whose state is kept for each run, as many as the parties keep."""
+
 ENDED = frozenset({"COMPLETED", "FAILED", "CANCELLED", "BUDGET_EXHAUSTED"})
 
 
 class RunUnknown(LookupError):
     """There is no such run."""
+
+
+class StateMissing(LookupError):
+    """The coordinator's own state of a checkpoint is not there."""
 
 
 @dataclass(frozen=True)
@@ -130,8 +144,11 @@ class Registry:
             return [_record(row) for row in connection.execute(query).mappings()]
 
     def change(self, run_id: str, kind: str, message: str, **changes: Any) -> EventRecord:
-        """Change a run and note the event, in one transaction. `metrics` are merged into the newest ones."""
-        metrics = changes.pop("metrics", {})
+        """Change a run and note the event, in one transaction.
+
+        `metrics` are merged into the newest ones; `kept` is the coordinator's own state of the new `checkpoint`.
+        """
+        metrics, kept = changes.pop("metrics", {}), changes.pop("kept", None)
         with self._engine.begin() as connection:
             query = _runs.select().where(_runs.c.run_id == run_id).with_for_update()
             row = connection.execute(query).mappings().first()
@@ -140,6 +157,8 @@ class Registry:
             merged = json.loads(row["metrics"]) | metrics
             values = changes | {"metrics": json.dumps(merged), "changed": _now()}
             connection.execute(_runs.update().where(_runs.c.run_id == run_id).values(values))
+            if kept is not None:
+                _keep(connection, run_id, changes["checkpoint"], kept)
             last = connection.scalar(sa.select(sa.func.max(_events.c.sequence)).where(_events.c.run_id == run_id))
             event = EventRecord(
                 sequence=(last or 0) + 1,
@@ -153,6 +172,15 @@ class Registry:
             noted = vars(event) | {"run_id": run_id, "metrics": json.dumps(metrics)}
             connection.execute(_events.insert().values(noted))
         return event
+
+    def kept(self, run_id: str, checkpoint: int) -> bytes:
+        """The coordinator's own state of a committed checkpoint."""
+        query = sa.select(_kept.c.content).where(_kept.c.run_id == run_id, _kept.c.checkpoint == checkpoint)
+        with self._engine.connect() as connection:
+            content = connection.scalar(query)
+        if content is None:
+            raise StateMissing(f"run {run_id}: nothing was kept of checkpoint {checkpoint}; start a new run")
+        return bytes(content)
 
     def events(self, run_id: str, after: int, limit: int = 1000) -> list[EventRecord]:
         """Events of a run after a sequence number, oldest first."""
@@ -169,6 +197,15 @@ class Registry:
             EventRecord(**{name: json.loads(row[name]) if name == "metrics" else row[name] for name in names})
             for row in rows
         ]
+
+
+def _keep(connection: sa.Connection, run_id: str, checkpoint: int, content: bytes) -> None:
+    """Keep the state of a checkpoint, once; older ones beyond the newest few are dropped."""
+    mine = _kept.c.run_id == run_id
+    connection.execute(_kept.delete().where(mine, _kept.c.checkpoint >= checkpoint))
+    connection.execute(_kept.insert().values(run_id=run_id, checkpoint=checkpoint, content=content))
+    newest = connection.scalars(sa.select(_kept.c.checkpoint).where(mine).order_by(_kept.c.checkpoint.desc())).all()
+    connection.execute(_kept.delete().where(mine, _kept.c.checkpoint.in_(newest[KEPT:])))
 
 
 def _row(record: RunRecord) -> dict[str, Any]:

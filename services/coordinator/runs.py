@@ -36,6 +36,10 @@ class RunUnfinished(RuntimeError):
     """The run has saved no model yet."""
 
 
+class PredictionRefused(RuntimeError):
+    """The run's algorithm has no joint prediction."""
+
+
 class TooManyRuns(RuntimeError):
     """The coordinator drives as many runs as it may."""
 
@@ -138,6 +142,11 @@ class RunDesk:
         if record.state not in ("COMPLETED", "BUDGET_EXHAUSTED"):
             raise RunUnfinished(f"run {run_id} is {record.state}: its model is there once it is COMPLETED")
         spec = parse_spec(record.spec_yaml)
+        if spec.train.algorithm != "bambi":
+            raise PredictionRefused(
+                f"run {run_id} was trained by {spec.train.algorithm}, which has no joint prediction: every party "
+                "predicts with the model that it has saved"
+            )
         labels = await asyncio.to_thread(self._labels.load, spec)
         loss, outputs = loss_of(spec, labels)
         session = Session(self._fleet, spec, record.spec_yaml, run_id)

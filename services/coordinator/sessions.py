@@ -44,6 +44,10 @@ class RowsDiffer(ValueError):
     """The parties' rows are not the same."""
 
 
+class ColumnsDiffer(ValueError):
+    """The parties hold rows of different tables."""
+
+
 @dataclass
 class Traffic:
     """What a session has sent and received."""
@@ -91,6 +95,17 @@ class Session:
         self.opened = await _all(opening)
         if self.spec.train.layout == "vertical":
             self._check_rows()
+        else:
+            self._check_columns()
+
+    def _check_columns(self) -> None:
+        first = self.opened[0]
+        for name, answer in zip(self.names, self.opened, strict=True):
+            if (answer.features, answer.column_digest) != (first.features, first.column_digest):
+                raise ColumnsDiffer(
+                    f"{name} has {answer.features} columns and {self.names[0]} has {first.features}, and they do not "
+                    "have the same names in the same order: name the common ones as `columns` of every party"
+                )
 
     def _check_rows(self) -> None:
         first = self.opened[0]

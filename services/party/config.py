@@ -16,7 +16,9 @@ class TableConfig(Section):
     id: str | None = None
     """Column that names the rows; `id` if left out, `row number` where all organisations have the same order."""
     label: str | None = None
-    """A label column in the same file, which is no feature."""
+    """The label column, which is no feature."""
+    label_path: FilePath | None = None
+    """The file with the labels and the ids, where they do not stand in the same one."""
     standardise: bool = False
     """Bring each column to mean 0 and standard deviation 1."""
     features: int | None = Field(default=None, ge=1)
@@ -28,7 +30,7 @@ class Policy(Section):
 
     coordinators: tuple[str, ...]
     """Coordinators that may call, as their certificates name them."""
-    algorithms: tuple[str, ...] = ("bambi",)
+    algorithms: tuple[str, ...] = ("bambi", "fedbio")
     """Algorithms that may run here."""
     aggregations: tuple[str, ...] = ("pairwise", "two_tree")
     """Ways of summing that hide this party's values; `plain` hides nothing."""

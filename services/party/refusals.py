@@ -2,7 +2,13 @@
 
 from grpc import StatusCode
 
+from numerics.few_shot import TooFewExamples
+from numerics.neumann import SeriesDiverges
+from numerics.storm import InvalidDecay
 from party.bambi import OutcomeMisshapen, OutcomeUnexpected
+from party.bilevel_objectives import InvalidData
+from party.fedbio import Diverged, InvalidSettings, MeanMismatch
+from party.fedbio import RoundMismatch as FedbioRoundMismatch
 from party.models import InvalidModelSize, ModelImportRefused, ModelShapeMismatch, UnknownModel
 from privacy.ledger import BudgetExhausted
 from privacy.pairwise import NotAParticipant, RoundReused
@@ -11,6 +17,8 @@ from privacy.session_keys import KeyRejected
 from privacy.trees import TooFewParties
 from privacy.two_tree import SubtreeIncomplete, UnexpectedPartialSum
 from services.party.checkpoints import CheckpointMissing, ModelMissing
+from services.party.fedbio_role import ParticipantsRefused, PredictionRefused
+from services.party.fedbio_tasks import ImagesUnfit
 from services.party.peers import PeerFlooded, PeerLost
 from services.party.sessions import PolicyRefused, RoundMismatch, SessionNotBegun, SessionUnknown
 from services.party.tables import RowsDiffer, TableUnknown, TooManySessions, VersionMismatch
@@ -58,5 +66,16 @@ CATALOGUE: Catalogue = {
     RingTooSmall: Refusal(StatusCode.INVALID_ARGUMENT, "SPEC_INVALID"),
     ValueOutOfRange: Refusal(StatusCode.OUT_OF_RANGE, "RANGE_EXCEEDED", _OUT_OF_RANGE),
     ValueNotFinite: Refusal(StatusCode.OUT_OF_RANGE, "RANGE_EXCEEDED"),
+    InvalidSettings: Refusal(StatusCode.INVALID_ARGUMENT, "SPEC_INVALID"),
+    InvalidDecay: Refusal(StatusCode.INVALID_ARGUMENT, "SPEC_INVALID"),
+    SeriesDiverges: Refusal(StatusCode.OUT_OF_RANGE, "RANGE_EXCEEDED"),
+    InvalidData: Refusal(StatusCode.FAILED_PRECONDITION, "DATA_INVALID"),
+    ImagesUnfit: Refusal(StatusCode.FAILED_PRECONDITION, "DATA_INVALID"),
+    TooFewExamples: Refusal(StatusCode.FAILED_PRECONDITION, "DATA_INVALID"),
+    PredictionRefused: Refusal(StatusCode.FAILED_PRECONDITION, "PREDICTION_REFUSED"),
+    ParticipantsRefused: Refusal(StatusCode.PERMISSION_DENIED, "PARTICIPANTS_REFUSED"),
+    FedbioRoundMismatch: Refusal(StatusCode.FAILED_PRECONDITION, "ROUND_MISMATCH"),
+    MeanMismatch: Refusal(StatusCode.INVALID_ARGUMENT, "MESSAGE_INVALID"),
+    Diverged: Refusal(StatusCode.OUT_OF_RANGE, "RANGE_EXCEEDED"),
     BudgetExhausted: Refusal(StatusCode.RESOURCE_EXHAUSTED, "BUDGET_EXHAUSTED"),
 }

@@ -1,7 +1,7 @@
 """What a session needs of an algorithm at a party."""
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
 
 from google.protobuf.message import Message
@@ -10,6 +10,7 @@ from torch import Tensor
 from privacy.release import Addend, Release
 from privacy.rounds import Vector
 from services.party.peers import PeerPlane
+from services.party.tables import TableShelf
 from services.wire.tensors import Blobs
 from spec.run import RunSpec
 from tables.loading import Labels, Table
@@ -35,6 +36,8 @@ class Place:
     """Columns of the summed embedding."""
     peers: PeerPlane | None = None
     """The other parties."""
+    shelf: TableShelf = field(default_factory=lambda: TableShelf({}))
+    """The party's other tables; the policy has been asked about those that the spec names."""
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
 import asyncio
 import functools
+import hashlib
 import logging
 import re
 import time
@@ -84,10 +85,11 @@ class PartyServicer(pb_grpc.PartyServiceServicer):
             raise TooManySessions(f"{self._config.name} serves {len(self._sessions)} sessions, its limit: try later")
         self._sessions[request.session_id] = session
         predicts_all = request.purpose == pb.PURPOSE_PREDICT and not request.ids
-        table = session.place.table
+        table, vertical = session.place.table, session.place.spec.train.layout == "vertical"
         return pb.OpenSessionResponse(
             rows=len(table),
-            id_digest=bytes.fromhex(id_digest(table.ids)),
+            id_digest=bytes.fromhex(id_digest(table.ids)) if vertical else b"",
+            column_digest=b"" if vertical else hashlib.sha256("\0".join(table.columns).encode()).digest(),
             features=len(table.columns),
             upper_size=await self._compute(ALGORITHMS[session.place.spec.train.algorithm].upper_size, session.place),
             key=self._signed_key(session),
@@ -178,6 +180,7 @@ class PartyServicer(pb_grpc.PartyServiceServicer):
             functools.partial(self._shelf.labels, name),
             self._config.policy.model_imports,
             trained,
+            shelf=self._shelf,
         )
         return Session(request.session_id, request.run_id, coordinator, place, self._store, self._worker)
 

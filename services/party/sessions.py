@@ -13,7 +13,7 @@ from privacy.aggregation import Pairwise, ring_of, trees_of
 from privacy.release import Addend, Plain, Release, SumGate, TreeGate
 from privacy.rounds import Vector
 from privacy.session_keys import SessionKey, SignedKey, pair_secret, verify_signed_key
-from services.party import bambi_role
+from services.party import bambi_role, fedbio_role
 from services.party.checkpoints import CheckpointMissing, Store
 from services.party.config import Policy
 from services.party.peers import PeerPlane
@@ -21,7 +21,10 @@ from services.party.roles import Algorithm, PeerRole, Place, Plan, ReportingRole
 from services.wire.tensors import Blobs
 from spec.run import RunSpec
 
-ALGORITHMS: Mapping[str, Algorithm] = {"bambi": Algorithm(bambi_role.upper_size, bambi_role.BambiRole)}
+ALGORITHMS: Mapping[str, Algorithm] = {
+    "bambi": Algorithm(bambi_role.upper_size, bambi_role.BambiRole),
+    "fedbio": Algorithm(fedbio_role.upper_size, fedbio_role.FedbioRole, sits_out=True),
+}
 """The algorithms that a party knows."""
 
 
@@ -49,7 +52,7 @@ def check_policy(policy: Policy, spec: RunSpec, index: int, coordinator: str) ->
     """
     aggregation = spec.privacy.aggregation
     wanted = spec.parties[index].columns
-    table = spec.table_of(index)
+    closed = [name for name in spec.tables_of(index) if policy.tables is not None and name not in policy.tables]
     checks = [
         (coordinator in policy.coordinators, f"coordinator {coordinator} is not among {list(policy.coordinators)}"),
         (spec.train.algorithm in policy.algorithms, f"algorithm {spec.train.algorithm} is not allowed here"),
@@ -59,7 +62,7 @@ def check_policy(policy: Policy, spec: RunSpec, index: int, coordinator: str) ->
             f"a sum over {aggregation.minimum_parties} parties could be opened, the policy asks for "
             f"{policy.minimum_parties}: raise privacy.aggregation.minimum_parties",
         ),
-        (policy.tables is None or table in policy.tables, f"table {table} is not open to runs"),
+        (not closed, f"table {', '.join(closed)} is not open to runs"),
         (
             policy.columns is None or (wanted is not None and set(wanted) <= set(policy.columns)),
             f"only columns {list(policy.columns or ())} are open: name them under this party in the spec",

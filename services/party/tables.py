@@ -1,7 +1,9 @@
 """The tables that a party offers: loaded once, and again when the file changes."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 
@@ -39,11 +41,7 @@ class TableShelf:
 
     def load(self, name: str, columns: tuple[str, ...] | None = None, *, dense: bool = True) -> Table:
         """A table, or some of its columns; a sparse file stays sparse unless `dense` is asked for."""
-        if name not in self._tables:
-            raise TableUnknown(
-                f"no table {name!r} here; there are {self.names}: correct `table`, or add it to the party"
-            )
-        config = self._tables[name]
+        config = self._config(name)
         stamp = Path(config.path).stat().st_mtime_ns if Path(config.path).exists() else 0
         key = (name, columns, dense)
         known = self._loaded.get(key)
@@ -64,12 +62,40 @@ class TableShelf:
             self._loaded[key] = known
         return known[1]
 
-    def labels(self, name: str) -> Labels:
-        """The labels that stand in the same file as a table's features."""
-        config = self._tables[name]
+    def load_like(self, name: str, other: Table) -> Table:
+        """A table with the columns of another, and under its scaling: what was learnt on one fits the other."""
+        config = self._config(name)
+        return load_table(
+            config.path,
+            config.format,
+            config.id,
+            other.columns,
+            config.label,
+            dtype=np.float64,
+            standardise=other.scaling is not None,
+            scaling=other.scaling,
+            n_features=config.features,
+            dense=True,
+            name=name,
+        )
+
+    def labels(
+        self, name: str, classes: Sequence[str] | None = None, kind: Literal["classes", "real"] = "classes"
+    ) -> Labels:
+        """The labels of a table, numbered as `classes` has them where it is given."""
+        config = self._config(name)
         if config.label is None:
             raise TableUnknown(f"table {name!r} has no labels here: name their column as `label` in the party's table")
-        return load_labels(config.path, config.label, config.format, config.id)
+        path = config.label_path or config.path
+        format_ = None if config.label_path else config.format
+        return load_labels(path, config.label, format_, config.id, kind=kind, classes=classes)
+
+    def _config(self, name: str) -> TableConfig:
+        if name not in self._tables:
+            raise TableUnknown(
+                f"no table {name!r} here; there are {self.names}: correct `table`, or add it to the party"
+            )
+        return self._tables[name]
 
 
 def chosen_rows(table: Table, ids: list[str]) -> Table:

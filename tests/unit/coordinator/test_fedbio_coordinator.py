@@ -5,12 +5,14 @@ from coordinator.fedbio import (
     Averages,
     Diverged,
     InvalidSettings,
+    Metrics,
     Settings,
     conclusion,
     evaluation,
     iteration,
     participants,
 )
+from privacy.fedbio_rounds import MEASURE_UNIT
 
 NAMES = ("north", "east", "south", "west")
 
@@ -75,8 +77,16 @@ def test_evaluation_pools_by_rows():
     asking = evaluation(Settings(NAMES), 2, Averages(np.ones(3)))
     assert next(asking).phase == "evaluate"
     with pytest.raises(StopIteration) as end:
-        asking.send(np.array([10.0, 5.0, 20.0]))
-    assert (end.value.value.loss, end.value.value.error, end.value.value.rows) == (0.5, 0.25, 20)
+        asking.send(np.array([10.0, 5.0, 20.0, 0.0, 0.0, 0.0, 0.0]) / MEASURE_UNIT)
+    assert end.value.value == Metrics(0.5, 0.25, 20)
+
+
+def test_evaluation_tells_test_error_and_auc_where_parties_know_the_truth():
+    asking = evaluation(Settings(NAMES), 2, Averages(np.ones(3)))
+    next(asking)
+    with pytest.raises(StopIteration) as end:
+        asking.send(np.array([*(np.array([10.0, 5.0, 20.0, 3.0, 30.0]) / MEASURE_UNIT), 1.8, 2.0]))
+    assert (end.value.value.test_error, end.value.value.auc) == (pytest.approx(0.1), pytest.approx(0.9))
 
 
 def test_the_conclusion_carries_the_last_average_to_everyone():

@@ -24,6 +24,7 @@ from party.fedbio import (
     Settings,
 )
 from party.hyper_representation import HyperRepresentation, load_omniglot
+from privacy.fedbio_rounds import MEASURE_UNIT
 
 RANDOM = Randomness(seed=5, party="north")
 
@@ -243,8 +244,21 @@ def test_evaluation_measures_the_average_and_changes_nothing():
     state = party.start(np.zeros(12), np.zeros(objective.lower_size))
     same, measures = party.contribute(state, Asked("evaluate", 0, np.zeros(2 * objective.lower_size)), RANDOM)
     assert same is state
-    assert measures[0] == pytest.approx(6 * np.log(3))
-    assert measures[2] == 6
+    assert measures[0] * MEASURE_UNIT == pytest.approx(6 * np.log(3))
+    assert measures[2] * MEASURE_UNIT == 6
+    assert not measures[3:].any(), "this party has no test rows and does not know which labels are wrong"
+
+
+def test_where_the_truth_is_known_the_weights_and_the_model_are_judged():
+    objective = cleaning()
+    wrong = np.arange(12) < 3
+    judged = replace(objective, test=(objective.features, objective.labels), wrong=wrong)
+    measures = judged.measure(np.where(wrong, -1.0, 1.0), np.zeros(objective.lower_size))
+    assert (measures.auc, measures.judges, measures.test_rows) == (1.0, 1.0, 12.0)
+    assert measures.test_errors == np.count_nonzero(objective.labels != 0), "a model of zeros says class 0"
+    assert judged.measure(np.zeros(12), np.zeros(objective.lower_size)).auc == 0.5
+    nothing_wrong = replace(objective, wrong=np.zeros(12, dtype=bool))
+    assert nothing_wrong.measure(np.zeros(12), np.zeros(objective.lower_size)).judges == 0
 
 
 def test_the_conclusion_leaves_every_party_with_the_average():

@@ -1,0 +1,166 @@
+"""The FedBiO family behind a party's session: data cleaning and hyper-representation on rows of the party's own."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+import party.fedbio as fedbio
+from contracts.fedbio.v1 import fedbio_pb2
+from numerics.participation import participants
+from numerics.storm import Schedule, Vector
+from numerics.streams import stream
+from privacy.fedbio_rounds import AveragingRound
+from privacy.release import Addend, Release
+from services.party.checkpoints import CheckpointMissing, scalar
+from services.party.fedbio_tasks import Task, task_of
+from services.party.roles import Place, Plan
+from services.wire.fedbio_codec import decode_instruction, encode_contribution
+from services.wire.tensors import Blobs
+from spec.fedbio import FedbioSpec
+
+_BLOCKS = ("x", "y", "u")
+
+
+class ParticipantsRefused(ValueError):
+    """A phase names other participants than the run's seed does."""
+
+
+class PredictionRefused(ValueError):
+    """A run of this kind has no joint prediction."""
+
+
+@dataclass(frozen=True)
+class State:
+    """The party's state, and the rounds that the last checkpoint contains."""
+
+    inner: fedbio.State
+    done: int = 0
+
+
+@dataclass(frozen=True)
+class Asked:
+    """An instruction as `party.fedbio` knows it."""
+
+    phase: fedbio.Phase
+    round_index: int
+    mean: Vector | None
+
+
+class FedbioRole:
+    """FedBiO or FedBiOAcc, global or -Local as the task has it."""
+
+    body = "fedbio"
+
+    def __init__(self, place: Place) -> None:
+        self._place, self._train = place, place.spec.settings(FedbioSpec)
+        self._task: Task = task_of(place)
+        self._party = fedbio.Party(settings_of(self._train), self._task.objective)
+        self._randomness = fedbio.Randomness(place.spec.seed, place.spec.parties[place.index].name)
+
+    def begin(self, checkpoint: Mapping[str, Tensor] | None) -> State:
+        """The first x and y, the same at all parties where they are shared, or those of a checkpoint."""
+        fresh = State(self._party.start(*self._task.start(stream(self._place.spec.seed, "fedbio/initial"))))
+        return fresh if checkpoint is None else self._restore(fresh, checkpoint)
+
+    def decode(self, message: fedbio_pb2.Instruction, blobs: Blobs) -> AveragingRound:
+        """What a phase asks."""
+        return decode_instruction(message, blobs)
+
+    def plan(self, state: State, instruction: AveragingRound) -> Plan:
+        """Carry out one phase, for exactly the participants that the seed names."""
+        self._check_participants(instruction)
+        match instruction.phase:
+            case "checkpoint":
+                return Plan(replace(state, done=instruction.k), checkpoint=instruction.k)
+            case "finish":
+                inner, _ = self._contribute(state, Asked("conclude", instruction.k, instruction.mean))
+                return Plan(replace(state, inner=inner), finished=True)
+        inner, draft = self._contribute(state, Asked(instruction.phase, instruction.k, instruction.mean))
+        return Plan(replace(state, inner=inner), draft, frozenset(instruction.participants))
+
+    def encode(
+        self, number: int, instruction: AveragingRound, release: Release[Addend] | None
+    ) -> tuple[fedbio_pb2.Contribution, Blobs]:
+        """The contribution to a phase."""
+        return encode_contribution(number, instruction, release)
+
+    def tensors(self, state: State) -> dict[str, Tensor]:
+        """All that outlives a round; no phase is open at a checkpoint."""
+        inner = state.inner
+        counts = {"k": state.done, "round": inner.round_index + 1, "projected": inner.projections}
+        named = {name: scalar(count) for name, count in counts.items()}
+        for kind, blocks in (("variables", inner.variables), ("momenta", inner.momenta)):
+            if blocks is not None:
+                named |= {f"{kind}.{name}": torch.tensor(getattr(blocks, name)) for name in _BLOCKS}
+        return named
+
+    def model_tensors(self, state: State) -> dict[str, Tensor]:
+        """The shared model, by layers."""
+        variables = state.inner.variables
+        return {name: torch.tensor(value) for name, value in self._task.model(variables.x, variables.y).items()}
+
+    def reports(self, state: State) -> Mapping[str, bytes]:
+        """What the party's owner wanted to know; it stays here."""
+        return self._task.findings(state.inner.variables.x, state.inner.variables.y)
+
+    def _contribute(self, state: State, asked: Asked) -> tuple[fedbio.State, Vector]:
+        return self._party.contribute(state.inner, asked, self._randomness)
+
+    def _check_participants(self, instruction: AveragingRound) -> None:
+        """A coordinator that chose for itself could open two sums that differ by one party."""
+        sampled = self._train.parties_per_round if instruction.phase in ("variables", "momenta") else None
+        spec = self._place.spec
+        wanted = participants(spec.seed, instruction.k, len(spec.parties), sampled)
+        if instruction.participants != wanted:
+            raise ParticipantsRefused(
+                f"the {instruction.phase} phase of round {instruction.k} is for parties {list(wanted)}, as the run's "
+                f"seed has it, not for {list(instruction.participants)}"
+            )
+
+    def _restore(self, fresh: State, tensors: Mapping[str, Tensor]) -> State:
+        def blocks(kind: str) -> fedbio.Blocks:
+            return fedbio.Blocks(*(tensors[f"{kind}.{name}"].numpy() for name in _BLOCKS))
+
+        try:
+            momenta = blocks("momenta") if "momenta.x" in tensors else None
+            inner = fedbio.State(
+                blocks("variables"), momenta, None, int(tensors["round"]) - 1, int(tensors["projected"])
+            )
+        except KeyError as missing:
+            raise CheckpointMissing(f"the checkpoint holds no {missing}: start a new run") from None
+        sizes = [getattr(inner.variables, name).size for name in _BLOCKS]
+        if sizes != [getattr(fresh.inner.variables, name).size for name in _BLOCKS]:
+            raise CheckpointMissing("the checkpoint belongs to other rows or another model: start a new run")
+        return State(inner, int(tensors["k"]))
+
+
+def settings_of(train: FedbioSpec) -> fedbio.Settings:
+    """The run's settings as `party.fedbio` knows them: weights of rows are private, heads of tasks are local."""
+    steps, cleaning = train.step_sizes, train.task.kind == "data_cleaning"
+    return fedbio.Settings(
+        eta=steps.eta,
+        gamma=steps.gamma,
+        tau=steps.tau,
+        local_steps=train.local_steps,
+        accelerated=train.has_momenta,
+        lower="global" if cleaning else "local",
+        upper="private" if cleaning else "shared",
+        schedule=Schedule(steps.delta, steps.offset),
+        c_nu=steps.momentum,
+        c_omega=steps.momentum,
+        c_u=steps.momentum,
+        radius=train.radius,
+        neumann_terms=train.neumann_terms,
+        lower_batch=train.batch,
+        upper_batch=train.checked_batch,
+    )
+
+
+def upper_size(place: Place) -> int:
+    """Upper parameters that are shared: weights of rows are not, so that their number stays private."""
+    if place.trained is not None:
+        raise PredictionRefused("every party has the whole model of this run: predict with its own model.safetensors")
+    settings, objective = settings_of(place.spec.settings(FedbioSpec)), task_of(place).objective
+    return objective.upper_size if settings.upper == "shared" else 0

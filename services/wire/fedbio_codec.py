@@ -1,0 +1,72 @@
+"""The FedBiO family's phases as protos. Only releases are encoded; what is decoded is checked before a role sees it."""
+
+from collections import deque
+
+import numpy as np
+
+from contracts.fedbio.v1 import fedbio_pb2 as pb
+from privacy.fedbio_rounds import AveragingRound, Phase
+from privacy.release import Addend, Release, bitmap
+from services.wire.sum_codec import decode_addend, encode_addend, named
+from services.wire.tensors import Blobs, MessageInvalid, decode_tensor, encode_tensor
+
+_PHASES: dict[Phase, pb.Phase.ValueType] = {
+    "variables": pb.PHASE_VARIABLES,
+    "momenta": pb.PHASE_MOMENTA,
+    "evaluate": pb.PHASE_EVALUATE,
+    "checkpoint": pb.PHASE_CHECKPOINT,
+    "finish": pb.PHASE_FINISH,
+}
+LARGEST_COUNT = 1 << 40
+
+
+def encode_instruction(number: int, release: Release[AveragingRound], dtype: str) -> tuple[pb.Instruction, Blobs]:
+    """The instruction of phase `number`; the average travels as `dtype`."""
+    blobs: Blobs = deque()
+    draft = release.content
+    message = pb.Instruction(
+        round=number, phase=_PHASES[draft.phase], k=draft.k, participants=bitmap(draft.participants)
+    )
+    if draft.mean is not None:
+        message.mean.CopyFrom(encode_tensor(draft.mean.astype(dtype), blobs))
+    return message, blobs
+
+
+def decode_instruction(message: pb.Instruction, blobs: Blobs) -> AveragingRound:
+    """What a phase asks of its participants."""
+    if message.k > LARGEST_COUNT:
+        raise MessageInvalid(f"k: a count of {message.k} is out of range")
+    mean = None
+    if message.HasField("mean"):
+        mean = decode_tensor(message.mean, blobs, name="mean", ndim=1).astype(np.float64)
+    present = tuple(i for i in range(message.participants.bit_length()) if message.participants >> i & 1)
+    return AveragingRound(named(_PHASES, message.phase), message.k, present, mean)
+
+
+def encode_contribution(
+    number: int, instruction: AveragingRound, release: Release[Addend] | None
+) -> tuple[pb.Contribution, Blobs]:
+    """A party's answer to phase `number`; without an addend it only acknowledges."""
+    blobs: Blobs = deque()
+    message = pb.Contribution(round=number)
+    if release is None:
+        message.acknowledgement.SetInParent()
+        return message, blobs
+    addend = encode_addend(release, blobs)
+    if instruction.phase == "evaluate":
+        message.measures.sum.CopyFrom(addend)
+    else:
+        message.state.phase = _PHASES[instruction.phase]
+        message.state.sum.CopyFrom(addend)
+    return message, blobs
+
+
+def decode_contribution(message: pb.Contribution, blobs: Blobs, asked: AveragingRound) -> Addend | None:
+    """What a party adds to the sum of a phase; None for an acknowledgement."""
+    share = message.WhichOneof("share")
+    wanted = "measures" if asked.phase == "evaluate" else "state" if asked.summed else "acknowledgement"
+    if share != wanted or (share == "state" and message.state.phase != _PHASES[asked.phase]):
+        raise MessageInvalid(f"phase {asked.phase} cannot be answered with {share}")
+    if share == "acknowledgement":
+        return None
+    return decode_addend(message.measures.sum if share == "measures" else message.state.sum, blobs)
