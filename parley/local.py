@@ -39,6 +39,8 @@ class LocalFederation:
     """Fields of every party's policy."""
     coordinator_options: Mapping[str, Any] = field(default_factory=dict)
     """Further fields of the coordinator's configuration."""
+    modules: Mapping[str, str] = field(default_factory=dict)
+    """Python modules to run in place of a service's own, by name."""
     processes: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
     addresses: dict[str, str] = field(default_factory=dict)
 
@@ -83,7 +85,7 @@ class LocalFederation:
         """Start one service."""
         ready = self.directory / f"{name}.ready"
         ready.unlink(missing_ok=True)
-        module = "services.coordinator" if name == "coordinator" else "services.party"
+        module = self.modules.get(name, "services.coordinator" if name == "coordinator" else "services.party")
         command = [sys.executable, "-m", module, "--config", str(self.directory / f"{name}.yaml")]
         environment = {"OMP_NUM_THREADS": "1", **os.environ}
         with (self.directory / f"{name}.log").open("ab") as log:

@@ -1,0 +1,113 @@
+"""Label inference by a party on what it really receives over gRPC.
+
+The labels are drawn apart from the features, so that nothing but the message stream can tell them. With y at zero the
+logits are zero, and the adversary knows them exactly.
+"""
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet
+import pytest
+import yaml
+
+from experiments.bambi_dp_attacks import (
+    View,
+    cap,
+    clustering_attack,
+    margin,
+    norm_attack,
+    replay_attack,
+    residual_attack,
+    sign_attack,
+)
+from numerics.losses import Softmax
+from parley.local import LocalFederation
+from privacy.label_mechanisms import choose_mechanism
+
+RECORDS, CLASSES = 4000, 10
+KNOWN = 400
+"""Labels that the adversary knows from elsewhere; they are not counted."""
+ATTACKS = {
+    "norm": norm_attack,
+    "sign": sign_attack,
+    "clustering": clustering_attack,
+    "residual to line": residual_attack,
+    "bit-exact replay": replay_attack,
+}
+
+
+@pytest.fixture(scope="module")
+def truth():
+    return np.random.default_rng(4).integers(0, CLASSES, RECORDS)
+
+
+@pytest.fixture(scope="module")
+def eavesdropping(tmp_path_factory, truth):
+    directory = tmp_path_factory.mktemp("curious")
+    rng, ids = np.random.default_rng(1), np.arange(RECORDS)
+    for name in ("bob", "eve"):
+        table = {"id": ids} | {f"{name}{i}": rng.standard_normal(RECORDS) for i in range(3)}
+        pyarrow.parquet.write_table(pa.table(table), directory / f"{name}.parquet")
+    pyarrow.parquet.write_table(pa.table({"id": ids, "label": truth}), directory / "labels.parquet")
+    recording = directory / "recording"
+    recording.mkdir()
+    federation = LocalFederation(
+        directory,
+        {name: {"train": {"path": directory / f"{name}.parquet"}} for name in ("bob", "eve")},
+        {"train": {"path": directory / "labels.parquet"}},
+        modules={"eve": "tests.integration.recording_party"},
+    )
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("RECORDING", str(recording))
+        with federation, federation.connect() as client:
+            yield client, recording
+
+
+def released(eavesdropping, mechanism, epsilon, releases):
+    """θ̃ of every record, as eve received it in a run with so many releases."""
+    client, recording = eavesdropping
+    for old in recording.glob("*.npy"):
+        old.unlink()
+    content = {
+        "name": "target",
+        "parties": ["bob", "eve"],
+        "split": {"lower": f"0:{RECORDS}", "upper": "lower", "test": 0},
+        "train": {
+            "algorithm": "bambi",
+            "hypergradient": "zeroth_order",
+            "model": {"kind": "identity"},
+            "upper": {"steps": 0},
+            "lower": {"solver": "sgd", "warmup_steps": releases, "optimiser": {"step": 1e-30}},
+        },
+        "privacy": {"labels": {"mechanism": mechanism, "epsilon": epsilon}},
+    }
+    client.start(yaml.safe_dump(content)).result()
+    received = np.stack([np.load(path)[0] for path in sorted(recording.glob("*.npy"))])
+    assert received.shape == (releases, RECORDS, CLASSES)
+    return received * RECORDS
+
+
+def share_of_right_guesses(gradients, mechanism, truth, attack):
+    loss = mechanism.training_loss(Softmax(CLASSES)) if mechanism else Softmax(CLASSES)
+    view = View(gradients, np.zeros_like(gradients), mechanism, loss, truth[:KNOWN])
+    guesses = attack(view, np.random.default_rng(0))
+    return float((guesses[KNOWN:] == truth[KNOWN:]).mean())
+
+
+@pytest.mark.parametrize(
+    ("mechanism", "epsilon", "releases"), [("once", 1.0, 6), ("once", 3.0, 6), ("per_step", 0.5, 4)]
+)
+def test_no_attack_passes_the_cap_on_the_real_message_stream(eavesdropping, truth, mechanism, epsilon, releases):
+    gradients = released(eavesdropping, mechanism, epsilon, releases)
+    noise = choose_mechanism(mechanism, CLASSES, epsilon)
+    total = epsilon * (releases if mechanism == "per_step" else 1)
+    limit = cap(total, CLASSES)
+    for name, attack in ATTACKS.items():
+        right = share_of_right_guesses(gradients, noise, truth, attack)
+        assert right <= limit + margin(limit, RECORDS - KNOWN), f"{name}: {right:.3f} above {limit:.3f}"
+
+
+def test_without_label_privacy_the_same_stream_gives_every_label_away(eavesdropping, truth):
+    gradients = released(eavesdropping, "off", 1.0, 1)
+    assert share_of_right_guesses(gradients, None, truth, sign_attack) == 1.0
+    assert share_of_right_guesses(gradients, None, truth, clustering_attack) > 0.9
