@@ -1,7 +1,7 @@
 """Make the certificates of a federation on one host, each into the volume of the service that uses it.
 
-What is there already is checked and kept. `--renew` makes every certificate anew under the same authority; services pick
-theirs up without a restart.
+What is there already is checked and kept. `--renew` makes every certificate anew under the same authority; services
+pick theirs up without a restart.
 """
 
 import argparse

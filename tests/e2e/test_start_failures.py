@@ -1,0 +1,82 @@
+"""`docker compose up` on a host that is not ready ends with a sentence that says what is wrong and what to do."""
+
+import socket
+
+import pytest
+
+from tests.e2e.composition import TAG, output
+
+pytestmark = pytest.mark.e2e
+
+EXPIRE = """
+from datetime import UTC, datetime, timedelta
+from services.wire.certificates import issue
+past = datetime.now(UTC) - timedelta(days=30)
+issue("/federation/authority", "bank", "party", [], 1, out="/federation/bank", force=True, now=past)
+"""
+
+
+def failure(composition, *services: str) -> str:
+    """What `up` and the logs say when it fails."""
+    done = composition.compose("up", "--no-build", "--abort-on-container-exit", *services)
+    assert done.returncode != 0
+    return (done.stdout + done.stderr).decode() + composition.checked("logs", "--no-color")
+
+
+def test_a_port_that_another_program_holds_is_named_with_a_way_out(composition):
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", composition.port))
+        other.listen()
+        said = failure(composition)
+    assert f"port {composition.port} of this host is taken by another program" in said
+    assert f"PARLEY_PORT={composition.port + 1}" in said
+
+
+def test_a_volume_that_cannot_be_written_is_named_with_a_way_out(composition):
+    composition.checked("create", "bank")
+    volume = f"{composition.project}_bank-state:/state"
+    output(
+        "docker",
+        "run",
+        "--rm",
+        "--user",
+        "0",
+        "--entrypoint",
+        "chmod",
+        "-v",
+        volume,
+        f"parley/party:{TAG}",
+        "0755",
+        "/state",
+    )
+    output(
+        "docker",
+        "run",
+        "--rm",
+        "--user",
+        "0",
+        "--entrypoint",
+        "chown",
+        "-v",
+        volume,
+        f"parley/party:{TAG}",
+        "0:0",
+        "/state",
+    )
+    said = failure(composition, "bank")
+    assert "the state directory /state cannot be written by uid 10001" in said
+    assert "chown -R 10001" in said
+
+
+def test_an_expired_certificate_is_named_with_a_way_out(composition):
+    composition.checked("run", "--rm", "-T", "certificates")
+    composition.checked("run", "--rm", "-T", "--entrypoint", "python", "certificates", "-c", EXPIRE)
+    said = failure(composition)
+    assert "/federation/bank/certificate.pem expired on" in said
+    assert "docker compose run --rm certificates --renew" in said
+    alone = composition.compose("run", "--rm", "-T", "--no-deps", "bank")
+    assert alone.returncode == 2
+    assert "/certificates/certificate.pem expired on" in alone.stderr.decode()
+    assert "have it signed again" in alone.stderr.decode()
+    composition.checked("run", "--rm", "-T", "certificates", "--renew")
+    composition.checked("run", "--rm", "-T", "certificates")
