@@ -14,7 +14,6 @@ REFUSED, USAGE = 1, 2
 
 EXPECTED = frozenset(
     {
-        "experiments.fedbio_cleaning.MissingData",
         "parley.client.RequestRefused",
         "parley.datasets.DatasetError",
         "parley.local.ProcessEnded",
@@ -36,9 +35,13 @@ class Refused(Exception):
 
 def is_expected(error: BaseException) -> bool:
     """Whether an error's own text tells the user enough."""
-    if isinstance(error, (OSError, Refused)):
+    if isinstance(error, (OSError, Refused, UnicodeDecodeError)):
         return True
-    return any(f"{kind.__module__}.{kind.__qualname__}" in EXPECTED for kind in type(error).__mro__)
+    return any(
+        f"{kind.__module__}.{kind.__qualname__}" in EXPECTED
+        or (kind.__module__.startswith("experiments.") and kind.__qualname__ == "MissingData")
+        for kind in type(error).__mro__
+    )
 
 
 def sentence(error: BaseException) -> str:
@@ -47,6 +50,8 @@ def sentence(error: BaseException) -> str:
         remedy = "check the path" if isinstance(error, (FileNotFoundError, NotADirectoryError)) else "check permissions"
         place = f"{error.filename}: " if error.filename is not None else ""
         return f"{place}{error.strerror}: {remedy}" if place else error.strerror
+    if isinstance(error, UnicodeDecodeError):
+        return f"a file is not UTF-8 text ({error.reason} at byte {error.start}): name a text file"
     return " ".join(str(error).split()) or type(error).__name__
 
 

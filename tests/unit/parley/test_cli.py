@@ -76,6 +76,13 @@ def test_check_accepts_a_right_spec_and_prints_an_empty_list_as_json(parley):
     assert json.loads(parley("run", "check", example, "--json").stdout) == []
 
 
+def test_a_spec_that_is_no_text_is_refused_in_one_line(parley):
+    Path("spec.yaml").write_bytes(b"\xff\xfe\x00")
+    result = parley("run", "check", "spec.yaml")
+    assert result.exit_code == 1
+    assert result.stderr.startswith("error: a file is not UTF-8 text")
+
+
 def test_a_file_that_is_not_there_is_a_usage_error(parley):
     result = parley("run", "check", "nowhere.yaml")
     assert result.exit_code == 2

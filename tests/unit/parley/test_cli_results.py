@@ -74,6 +74,13 @@ def test_an_unknown_experiment_is_refused_with_the_names_that_there_are(experime
     assert result.stderr == "error: there is no 'bambi-moon' in experiments: choose one of bambi-toy\n"
 
 
+def test_an_experiment_without_its_data_is_refused_in_one_line():
+    result = invoke("reproduce", "fedbio-cleaning")
+    assert result.exit_code == 1
+    assert "--data" in result.stderr
+    assert len(result.stderr.splitlines()) == 1
+
+
 def test_all_experiments_go_into_a_folder(experiment, tmp_path):
     assert invoke("reproduce", "all", "--out", tmp_path).exit_code == 0
     assert {path.name for path in tmp_path.iterdir()} == {"bambi-toy.json", "bambi-toy.png"}
