@@ -202,6 +202,14 @@ def hyper_gradient_step(
     return replace(state, mass=kept, step=state.step + 1), portions
 
 
+def outer_step(hyper: Vector, v: Vector, step_size: float, lowest: float = -np.inf) -> Vector:
+    """Party: one projected gradient step on its own λ_i, whose gradient of Σ_k f_k is v_i.
+
+    `lowest` keeps a regularisation coefficient from leaving the range in which the inner problem is convex.
+    """
+    return np.asarray(np.maximum(hyper - step_size * v, lowest), dtype=hyper.dtype)
+
+
 def _end_round(
     cost: BilevelCost, settings: Hgp, x: Vector, hyper: Vector, member: int, state: HyperGradientState
 ) -> HyperGradientState:
