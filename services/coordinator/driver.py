@@ -87,7 +87,8 @@ class RunDriver:
                 return
             except PartyLost as lost:
                 now = time.monotonic()
-                if self._registry.get(self.run_id).state != "PAUSED":
+                # No deadline yet: the run was PAUSED when the coordinator stopped, and is waited for anew.
+                if not deadline or self._registry.get(self.run_id).state != "PAUSED":
                     deadline, delay = now + self._spec.wait_seconds, FIRST_WAIT_SECONDS
                     await self._note("party", f"paused: {lost}", state="PAUSED", reason=str(lost))
                 if now + delay > deadline:
@@ -164,8 +165,14 @@ class RunDriver:
                 await self._note(kind, f"iteration {report.k}", step=report.k, metrics=metrics)
 
     async def _note(self, kind: str, message: str, **changes: Any) -> None:
-        await asyncio.to_thread(functools.partial(self._registry.change, self.run_id, kind, message, **changes))
-        self._changed(self.run_id)
+        change = functools.partial(self._registry.change, self.run_id, kind, message, **changes)
+        writing = asyncio.ensure_future(asyncio.to_thread(change))
+        try:
+            await asyncio.shield(writing)
+        finally:
+            # A cancelled run must not write after whoever cancelled it: a late RUNNING would stand for ever.
+            await asyncio.wait([writing])
+            self._changed(self.run_id)
 
     async def _compute(self, function: Callable[..., Result], *arguments: Any) -> Result:
         return await asyncio.get_running_loop().run_in_executor(self._worker, function, *arguments)

@@ -15,6 +15,8 @@ from services.wire.transport import CONTROL_SECONDS, open_channel
 Response = TypeVar("Response")
 LOST_CODES = {grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.CANCELLED}
 LOST_REASONS = {"SESSION_UNKNOWN"}
+PREPARE_SECONDS = 120.0
+"""Deadline of a call that may load a party's table. A party that is gone shows sooner, by keepalive."""
 
 
 class PartyUnknown(LookupError):
@@ -45,6 +47,7 @@ class Fleet:
         self._addresses = addresses
         self._control: dict[str, grpc.aio.Channel] = {}
         self._arrivals: dict[str, asyncio.Event] = {}
+        self._closing: set[asyncio.Task[None]] = set()
 
     @property
     def names(self) -> list[str]:
@@ -73,33 +76,47 @@ class Fleet:
     async def arrived(self, party: str) -> None:
         """Note that a party has come up: dial it anew, and let whoever waits for it go on."""
         channel = self._control.pop(party, None)
-        if channel is not None:
-            await channel.close(grace=1.0)
         self._arrivals.setdefault(party, asyncio.Event()).set()
+        if channel is not None:
+            # Calls of other runs may be on it: they keep their own deadline.
+            closing = asyncio.create_task(channel.close(grace=PREPARE_SECONDS))
+            self._closing.add(closing)
+            closing.add_done_callback(self._closing.discard)
 
     async def wait_for_arrival(self, party: str, seconds: float) -> None:
-        """Wait until a party announces itself, but no longer than `seconds`."""
+        """Wait until a party announces itself, but no longer than `seconds`.
+
+        An arrival since the last wait counts: a party may be back before its loss was noticed.
+        """
         event = self._arrivals.setdefault(party, asyncio.Event())
-        event.clear()
         try:
             await asyncio.wait_for(event.wait(), seconds)
         except TimeoutError:
             return
+        event.clear()
 
     async def close(self) -> None:
         """Close every control channel."""
+        for closing in self._closing:
+            closing.cancel()
         for channel in self._control.values():
             await channel.close()
 
 
-async def call(party: str, make: Callable[[], Awaitable[Response]]) -> Response:
+async def call(party: str, make: Callable[[], Awaitable[Response]], seconds: float = CONTROL_SECONDS) -> Response:
     """A call to a party, its failure told apart: lost or refused."""
     try:
-        return await asyncio.wait_for(make(), CONTROL_SECONDS)
+        return await asyncio.wait_for(make(), seconds)
     except TimeoutError:
-        raise PartyLost(party, f"no answer within {CONTROL_SECONDS:g} s") from None
+        raise PartyLost(party, f"no answer within {seconds:g} s") from None
     except grpc.aio.AioRpcError as error:
         raise as_party_error(party, error) from None
+    except asyncio.CancelledError:
+        task = asyncio.current_task()
+        if task is not None and task.cancelling():
+            raise
+        # The channel was closed under the call; nobody cancelled the run.
+        raise PartyLost(party, "its connection was closed") from None
 
 
 def as_party_error(party: str, error: grpc.aio.AioRpcError) -> PartyLost | PartyRefused:
