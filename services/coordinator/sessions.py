@@ -13,13 +13,17 @@ from contracts.party.v1 import party_service_pb2 as pb
 from privacy.aggregation import SumDesk
 from privacy.release import Addend, Release
 from privacy.rounds import Vector
-from services.coordinator.fleet import Fleet, PartyLost, PartyRefused, as_party_error, call
+from services.coordinator.fleet import PREPARE_SECONDS, Fleet, PartyLost, PartyRefused, as_party_error, call
 from services.wire.framing import chunks, receive
 from services.wire.tensors import Blobs, MessageInvalid
 from services.wire.version import VERSION
 from spec.run import RunSpec
 
 EXCHANGE = "/parley.party.v1.PartyService/Exchange"
+CLOSE_SECONDS = 5.0
+"""Longest wait for parties to forget a session; what is not forgotten is dropped with the run's next session."""
+REFUSAL_SECONDS = 0.5
+"""How long the other parties may still answer once one is lost."""
 
 
 class Codec(Protocol):
@@ -91,7 +95,7 @@ class Session:
         )
         for name in self.names:
             self.fleet.address(name)
-        opening = [call(name, self._method(name, "OpenSession", request)) for name in self.names]
+        opening = [call(name, self._method(name, "OpenSession", request), PREPARE_SECONDS) for name in self.names]
         self.opened = await _all(opening)
         if self.spec.train.layout == "vertical":
             self._check_rows()
@@ -131,7 +135,7 @@ class Session:
             peer_addresses=[self.fleet.address(name) for name in self.names],
             outputs=codec.outputs,
         )
-        await _all([call(name, self._method(name, "BeginSession", request)) for name in self.names])
+        await _all([call(name, self._method(name, "BeginSession", request), PREPARE_SECONDS) for name in self.names])
         attach = pb.ExchangeRequest(attach=pb.Attach(session_id=self.session_id)).SerializeToString()
         for name in self.names:
             channel = self.fleet.bulk_channel(name)
@@ -141,7 +145,14 @@ class Session:
                 EXCHANGE, request_serializer=bytes, response_deserializer=pb.ExchangeResponse.FromString
             )
             self._streams.append(exchange())
-        await _all([self._write(index, [attach]) for index in range(len(self.names))])
+        await _all([self._attach(index, attach) for index in range(len(self.names))])
+
+    async def _attach(self, index: int, message: bytes) -> None:
+        try:
+            async with asyncio.timeout(self.spec.round_seconds):
+                await self._write(index, [message])
+        except TimeoutError:
+            raise PartyLost(self.names[index], f"no stream within {self.spec.round_seconds:g} s") from None
 
     async def exchange(self, release: Release[Any]) -> Vector | None:
         """One round: the instruction to its participants, and the sum of what they contribute."""
@@ -209,14 +220,25 @@ class Session:
         for channel in self._channels:
             await channel.close()
         request = pb.CloseSessionRequest(session_id=self.session_id)
-        closing = [call(name, self._method(name, "CloseSession", request)) for name in self.names]
+        closing = [call(name, self._method(name, "CloseSession", request), CLOSE_SECONDS) for name in self.names]
         await asyncio.gather(*closing, return_exceptions=True)
 
 
 async def _all(calls: Sequence[Any]) -> list[Any]:
-    """Every call's result; where several fail, a refusal (which waiting cannot mend) is told before a loss."""
-    results = await asyncio.gather(*calls, return_exceptions=True)
-    failures = [result for result in results if isinstance(result, BaseException)]
+    """Every call's result; where several fail, a refusal (which waiting cannot mend) is told before a loss.
+
+    A first failure ends the others after a moment: parties that wait for a lost one would keep the rest waiting too.
+    """
+    tasks = [asyncio.ensure_future(one) for one in calls]
+    try:
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION)
+        if not all(task.done() for task in tasks):
+            await asyncio.wait(tasks, timeout=REFUSAL_SECONDS)
+    finally:
+        for task in tasks:
+            task.cancel()
+    results = await asyncio.gather(*tasks, return_exceptions=True)
+    failures = [result for result in results if isinstance(result, Exception)]
     if failures:
         raise next((failure for failure in failures if isinstance(failure, PartyRefused)), failures[0])
     return results
