@@ -16,6 +16,7 @@ from services.coordinator.refusals import CATALOGUE
 from services.coordinator.registry import Registry
 from services.coordinator.runs import RunDesk
 from services.coordinator.servicer import PartiesServicer, RunServicer
+from services.coordinator.web import web_desk, web_page
 from services.wire.authorisation import HEALTH, REFLECTION, Policy
 from services.wire.certificates import load_identity
 from services.wire.configuration import ConfigInvalid, load_config
@@ -58,7 +59,8 @@ async def main(given: argparse.Namespace) -> None:
     address = f"{host}:{listen(server, config.listen, config.identity)}"
     desk.resume_unfinished()
     try:
-        await serve(server, address, given.ready_file)
+        async with web_page(config, web_desk(desk, registry, fleet, ledger)):
+            await serve(server, address, given.ready_file)
     finally:
         await desk.stop()
         await fleet.close()

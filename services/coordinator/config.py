@@ -33,6 +33,8 @@ class WebConfig(Section):
     """host:port to serve on; port 0 takes a free one."""
     token_file: FilePath | None = None
     """File with the token that a browser must show; made in `state` if left out."""
+    insecure_http: bool = False
+    """Serve plain HTTP instead of HTTPS with the coordinator's certificate, for a proxy on the same machine."""
 
 
 class CoordinatorConfig(Section):

@@ -148,6 +148,11 @@ class RunDriver:
     async def _commit(self, k: int, program: Program) -> None:
         """Second phase: every party has written and synced checkpoint k; the coordinator's own state goes with it."""
         kept = program.kept() if isinstance(program, KeepingProgram) else None
+        for name, answer in zip(session.names, session.opened, strict=True):
+            digest = answer.id_digest.hex()
+            await self._note("data", f"{name}: {answer.rows} rows, {answer.features} columns, ids sha256 {digest}")
+            for warning in answer.warnings:
+                await self._note("party", f"{name} warns: {warning}")
         await self._note("progress", f"checkpoint {k}", checkpoint=k, step=k, metrics=dict(self._totals), kept=kept)
 
     async def _flush(self) -> None:

@@ -137,6 +137,12 @@ class Registry:
         with self._engine.connect() as connection:
             return [_record(row) for row in connection.execute(query).mappings()]
 
+    def states(self) -> dict[str, int]:
+        """How many runs are in each state."""
+        query = sa.select(_runs.c.state, sa.func.count()).group_by(_runs.c.state)
+        with self._engine.connect() as connection:
+            return {state: int(number) for state, number in connection.execute(query)}
+
     def unfinished(self) -> list[RunRecord]:
         """Runs that were active when the coordinator stopped."""
         query = _runs.select().where(_runs.c.state.not_in(ENDED)).order_by(_runs.c.number)

@@ -2,6 +2,7 @@
 
 import asyncio
 import secrets
+import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -14,6 +15,7 @@ from privacy.aggregation import SumDesk
 from privacy.release import Addend, Release
 from privacy.rounds import Vector
 from services.coordinator.fleet import PREPARE_SECONDS, Fleet, PartyLost, PartyRefused, as_party_error, call
+from services.wire import metrics
 from services.wire.framing import chunks, receive
 from services.wire.tensors import Blobs, MessageInvalid
 from services.wire.version import VERSION
@@ -161,6 +163,7 @@ class Session:
         self.traffic.rounds += 1
         instruction, blobs = codec.encode(self.traffic.rounds, release)
         envelope: dict[str, Any] = {codec.body: instruction}
+        started = time.perf_counter()
         messages = [pb.ExchangeRequest(**envelope).SerializeToString()]
         messages += [pb.ExchangeRequest(chunk=chunk).SerializeToString() for chunk in chunks(blobs)]
         # A round that names no participants is for everyone.
@@ -168,6 +171,8 @@ class Session:
         addends = await _all([self._round_trip(codec, index, messages, release) for index in chosen])
         summed = [addend for addend in addends if addend is not None]
         return self._desk.open(summed, chosen) if summed else None
+        metrics.ROUNDS.labels(codec.body).inc()
+        metrics.STEP_SECONDS.labels(codec.body).observe(time.perf_counter() - started)
 
     async def _round_trip(
         self, codec: Codec, index: int, messages: list[bytes], release: Release[Any]
@@ -198,6 +203,7 @@ class Session:
                 self.traffic.sent_bytes += len(message)
                 await self._streams[index].write(message)
         except grpc.aio.AioRpcError as error:
+                metrics.EDGE_BYTES.labels(self.names[index], metrics.SENT).inc(len(message))
             raise as_party_error(self.names[index], error) from None
         except asyncio.InvalidStateError:
             await self._read(index)  # the stream has ended; reading tells why
@@ -210,7 +216,9 @@ class Session:
             raise as_party_error(self.names[index], error) from None
         if answer is grpc.aio.EOF:
             raise PartyLost(self.names[index], "it ended the stream")
-        self.traffic.received_bytes += answer.ByteSize()
+        size = answer.ByteSize()
+        self.traffic.received_bytes += size
+        metrics.EDGE_BYTES.labels(self.names[index], metrics.RECEIVED).inc(size)
         return answer  # type: ignore[no-any-return]
 
     async def close(self) -> None:

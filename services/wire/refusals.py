@@ -11,6 +11,7 @@ from google.protobuf.message import DecodeError
 from google.rpc import error_details_pb2, status_pb2
 from grpc_status import rpc_status
 
+from services.wire import metrics
 from services.wire.authorisation import Caller, NotAuthorised, Policy, caller_of
 from services.wire.tensors import MessageInvalid
 
@@ -98,7 +99,9 @@ class Border(grpc.aio.ServerInterceptor):  # type: ignore[misc]
         async def call(request: Any, context: grpc.aio.ServicerContext) -> Any:
             try:
                 self._admit(method, context)
-                return await behaviour(_checked(request), context)
+                response = await behaviour(_counted(method, _checked(request)), context)
+                metrics.SERVED_BYTES.labels(method, metrics.SENT).inc(_size(response))
+                return response
             except Exception as error:
                 await self._refuse(method, context, error)
 
@@ -108,7 +111,8 @@ class Border(grpc.aio.ServerInterceptor):  # type: ignore[misc]
         async def call(request: Any, context: grpc.aio.ServicerContext) -> AsyncIterator[Any]:
             try:
                 self._admit(method, context)
-                async for response in behaviour(_checked(request), context):
+                async for response in behaviour(_counted(method, _checked(request)), context):
+                    metrics.SERVED_BYTES.labels(method, metrics.SENT).inc(_size(response))
                     yield response
             except Exception as error:
                 await self._refuse(method, context, error)
@@ -116,12 +120,14 @@ class Border(grpc.aio.ServerInterceptor):  # type: ignore[misc]
         return call
 
     def _admit(self, method: str, context: grpc.aio.ServicerContext) -> Caller:
+        metrics.CALLS.labels(method).inc()
         return self._policy.admit(method, caller_of(context))
 
     async def _refuse(self, method: str, context: grpc.aio.ServicerContext, error: Exception) -> None:
         if isinstance(error, grpc.aio.AbortError):
             raise error
         refusal = find(self._catalogue, error)
+        metrics.REFUSALS.labels(method, "INTERNAL" if refusal is None else refusal.reason).inc()
         if refusal is not None:
             logger.info("%s refused: %s: %s", method, refusal.reason, error)
             named = Refusal(refusal.status, getattr(error, "reason", None) or refusal.reason)
@@ -151,3 +157,22 @@ def _checked(request: Any) -> Any:
 async def _checked_stream(requests: AsyncIterator[Any]) -> AsyncIterator[Any]:
     async for request in requests:
         yield _checked(request)
+
+
+def _counted(method: str, request: Any) -> Any:
+    """The same request, or stream of requests, its bytes counted."""
+    received = metrics.SERVED_BYTES.labels(method, metrics.RECEIVED)
+    if hasattr(request, "__aiter__"):
+        return _counted_stream(received, request)
+    received.inc(_size(request))
+    return request
+
+
+async def _counted_stream(received: Any, requests: AsyncIterator[Any]) -> AsyncIterator[Any]:
+    async for request in requests:
+        received.inc(_size(request))
+        yield request
+
+
+def _size(message: Any) -> int:
+    return int(message.ByteSize()) if hasattr(message, "ByteSize") else 0

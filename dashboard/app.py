@@ -1,0 +1,251 @@
+"""The page: static files, a small JSON interface, and server-sent events.
+
+Everything but the login needs the token or its cookie. What changes something must come from the page itself: it
+carries a header that a foreign page cannot set without asking, and the browser's own word on where it comes from.
+"""
+
+import json
+import math
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qs
+
+from starlette.applications import Starlette
+from starlette.middleware import Middleware
+from starlette.requests import Request
+from starlette.responses import FileResponse, HTMLResponse, JSONResponse, RedirectResponse, Response, StreamingResponse
+from starlette.routing import Mount, Route
+from starlette.staticfiles import StaticFiles
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from dashboard.access import CSRF_HEADER, SESSION_SECONDS, Access, is_same_origin
+from dashboard.card import STYLE_HASH, card_html, make_card
+from dashboard.crossings import crossings
+from dashboard.views import Desk, Refused
+
+STATIC = Path(__file__).parent / "static"
+PUBLIC = frozenset({"/login", "/static/style.css", "/static/icon.svg"})
+"""What anyone may fetch: enough for the login form to look right."""
+LARGEST_BODY = 2 << 20
+CONTENT_POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
+    "form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
+)
+CARD_POLICY = f"default-src 'none'; style-src '{STYLE_HASH}'; base-uri 'none'; frame-ancestors 'none'"
+HEADERS = {
+    "content-security-policy": CONTENT_POLICY,
+    "x-content-type-options": "nosniff",
+    "x-frame-options": "DENY",
+    "referrer-policy": "no-referrer",
+    "cross-origin-opener-policy": "same-origin",
+    "cross-origin-resource-policy": "same-origin",
+    "permissions-policy": "camera=(), microphone=(), geolocation=()",
+    "cache-control": "no-store",
+}
+
+
+class Guard:
+    """Puts the security headers on every answer, and lets nobody in without the token."""
+
+    def __init__(self, app: ASGIApp, access: Access) -> None:
+        self._app, self._access = app, access
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Handle one request."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        request = Request(scope)
+
+        async def guarded(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                given = {name for name, _ in message["headers"]}
+                extra = [(name.encode(), value.encode()) for name, value in HEADERS.items()]
+                message["headers"] = [*message["headers"], *(pair for pair in extra if pair[0] not in given)]
+            await send(message)
+
+        refusal = self._refusal(request)
+        await (refusal or self._app)(scope, receive, guarded)
+
+    def _refusal(self, request: Request) -> Response | None:
+        path, changes = request.url.path, request.method not in ("GET", "HEAD")
+        if int(request.headers.get("content-length") or 0) > LARGEST_BODY:
+            return _problem(413, "TOO_LARGE", "the request is too large")
+        if changes and not is_same_origin(request):
+            return _problem(403, "FOREIGN_ORIGIN", "the request comes from another page than this one")
+        if path in PUBLIC:
+            return None
+        if not self._access.admits(request):
+            if path == "/":
+                return FileResponse(STATIC / "login.html", status_code=401)
+            return _problem(401, "NOT_LOGGED_IN", "log in at / with the coordinator's token, or send it as a bearer")
+        if changes and CSRF_HEADER not in request.headers:
+            return _problem(403, "HEADER_MISSING", f"send the header {CSRF_HEADER}: 1 with what changes something")
+        return None
+
+
+def make_app(desk: Desk, access: Access) -> Starlette:
+    """The page of one coordinator."""
+    routes = _Routes(desk, access)
+    return Starlette(
+        routes=[
+            Route("/", _file("index.html")),
+            Route("/login", routes.login, methods=["POST"]),
+            Route("/login", _file("login.html")),
+            Route("/logout", routes.logout, methods=["POST"]),
+            Route("/metrics", routes.metrics),
+            Route("/api/runs", routes.runs),
+            Route("/api/runs", routes.start, methods=["POST"]),
+            Route("/api/check", routes.check, methods=["POST"]),
+            Route("/api/parties", routes.parties),
+            Route("/api/runs/{run}", routes.run),
+            Route("/api/runs/{run}/events", routes.events),
+            Route("/api/runs/{run}/ledger", routes.ledger),
+            Route("/api/runs/{run}/crossings", routes.crossings),
+            Route("/api/runs/{run}/cancel", routes.cancel, methods=["POST"]),
+            Route("/api/runs/{run}/resume", routes.resume, methods=["POST"]),
+            Route("/api/runs/{run}/card.json", routes.card_json),
+            Route("/runs/{run}/card", routes.card),
+            Mount("/static", StaticFiles(directory=STATIC)),
+        ],
+        middleware=[Middleware(Guard, access=access)],
+        exception_handlers={Refused: _refused},
+    )
+
+
+class _Routes:
+    """Each method answers one request."""
+
+    def __init__(self, desk: Desk, access: Access) -> None:
+        self._desk, self._access = desk, access
+
+    async def login(self, request: Request) -> Response:
+        token = parse_qs((await request.body()).decode("utf-8", "replace")).get("token", [""])[0]
+        if not self._access.opens(token):
+            page = (STATIC / "login.html").read_text().replace("hidden", "")  # shows the line that says so
+            return HTMLResponse(page, status_code=401)
+        answer = RedirectResponse("/", status_code=303)
+        answer.set_cookie(
+            self._access.cookie,
+            self._access.make_cookie(),
+            max_age=SESSION_SECONDS,
+            httponly=True,
+            samesite="strict",
+            secure=self._access.secure,
+        )
+        return answer
+
+    async def logout(self, _: Request) -> Response:
+        answer = _json({})
+        answer.delete_cookie(self._access.cookie, httponly=True, samesite="strict", secure=self._access.secure)
+        return answer
+
+    async def metrics(self, _: Request) -> Response:
+        content, kind = self._desk.metrics()
+        return Response(content, media_type=kind)
+
+    async def runs(self, _: Request) -> Response:
+        runs = [asdict(run) for run in await self._desk.runs()]
+        for run in runs:
+            del run["spec_yaml"]
+        return _json({"runs": runs, "version": self._desk.version})
+
+    async def run(self, request: Request) -> Response:
+        return _json(asdict(await self._desk.run(_run(request))))
+
+    async def parties(self, _: Request) -> Response:
+        return _json([asdict(party) for party in await self._desk.parties()])
+
+    async def ledger(self, request: Request) -> Response:
+        return _json(asdict(await self._desk.ledger(_run(request))))
+
+    async def crossings(self, request: Request) -> Response:
+        run = await self._desk.run(_run(request))
+        return _json([asdict(crossing) for crossing in crossings(run.spec_yaml)])
+
+    async def check(self, request: Request) -> Response:
+        problems = await self._desk.check(await _text(request, "spec"))
+        return _json({"problems": [asdict(problem) for problem in problems]})
+
+    async def start(self, request: Request) -> Response:
+        spec, request_id = await _text(request, "spec"), await _text(request, "request_id")
+        return _json(asdict(await self._desk.start(request_id, spec)), 201)
+
+    async def cancel(self, request: Request) -> Response:
+        return _json(asdict(await self._desk.cancel(_run(request))))
+
+    async def resume(self, request: Request) -> Response:
+        return _json(asdict(await self._desk.resume(_run(request))))
+
+    async def events(self, request: Request) -> Response:
+        last = request.headers.get("last-event-id") or request.query_params.get("after") or "0"
+        after = int(last) if last.isdigit() else 0
+        run = await self._desk.run(_run(request))  # an unknown run is refused before the stream begins
+
+        async def stream() -> AsyncIterator[str]:
+            yield "retry: 2000\n\n"
+            async for event, now in self._desk.watch(run.run_id, after):
+                facts = {key: value for key, value in asdict(now).items() if key != "spec_yaml"}
+                data = json.dumps(_finite({"event": asdict(event), "run": facts}), allow_nan=False)
+                yield f"id: {event.sequence}\nevent: run\ndata: {data}\n\n"
+            yield "event: end\ndata: {}\n\n"
+
+        return StreamingResponse(stream(), media_type="text/event-stream")
+
+    async def card(self, request: Request) -> Response:
+        return HTMLResponse(card_html(await self._card(request)), headers={"content-security-policy": CARD_POLICY})
+
+    async def card_json(self, request: Request) -> Response:
+        card = await self._card(request)
+        return _json(card, headers={"content-disposition": f'attachment; filename="{card["run"]["id"]}.json"'})
+
+    async def _card(self, request: Request) -> dict[str, Any]:
+        run = await self._desk.run(_run(request))
+        events, ledger = await self._desk.events(run.run_id), await self._desk.ledger(run.run_id)
+        return make_card(run, events, ledger, await self._desk.parties(), self._desk.version)
+
+
+def _file(name: str) -> Callable[[Request], Awaitable[Response]]:
+    async def answer(_: Request) -> Response:
+        return FileResponse(STATIC / name)
+
+    return answer
+
+
+def _run(request: Request) -> str:
+    return str(request.path_params["run"])
+
+
+async def _text(request: Request, field: str) -> str:
+    body = await request.body()
+    try:
+        value = json.loads(body)[field]
+    except (ValueError, KeyError, TypeError):
+        raise Refused(400, "MESSAGE_INVALID", f"send a JSON object with {field!r}") from None
+    if not isinstance(value, str) or len(body) > LARGEST_BODY:
+        raise Refused(400, "MESSAGE_INVALID", f"{field} must be text of at most {LARGEST_BODY} bytes")
+    return value
+
+
+def _json(content: Any, status: int = 200, headers: dict[str, str] | None = None) -> JSONResponse:
+    return JSONResponse(_finite(content), status_code=status, headers=headers)
+
+
+def _finite(value: Any) -> Any:
+    """JSON has no infinity: an unbounded ε is told as text."""
+    if isinstance(value, dict):
+        return {key: _finite(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_finite(item) for item in value]
+    return value if not isinstance(value, float) or math.isfinite(value) else str(value)
+
+
+def _problem(status: int, reason: str, message: str) -> JSONResponse:
+    return JSONResponse({"reason": reason, "message": message}, status_code=status)
+
+
+async def _refused(_: Request, error: Exception) -> Response:
+    assert isinstance(error, Refused)  # noqa: S101 (registered for it)
+    return _problem(error.status, error.reason, str(error))

@@ -1,0 +1,146 @@
+"""A model card of a run: what was trained, on what, how well, what crossed, and what privacy it cost."""
+
+import base64
+import hashlib
+import math
+import re
+from collections.abc import Sequence
+from dataclasses import asdict
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import jinja2
+import yaml
+
+from dashboard.crossings import crossings
+from dashboard.views import EventView, LedgerView, PartyView, RunView
+
+TEMPLATES = Path(__file__).parent / "templates"
+TOTALS = ("rounds", "bytes", "label releases", "seconds")
+_DATA = re.compile(r"(?P<party>\S+): (?P<rows>\d+) rows, (?P<columns>\d+) columns, ids sha256 (?P<id_sha256>[0-9a-f]+)")
+"""The sentence of a `data` event, as the coordinator writes it when a session opens."""
+
+_environment = jinja2.Environment(
+    loader=jinja2.FileSystemLoader(TEMPLATES), autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True
+)
+STYLE = (TEMPLATES / "card.css").read_text()
+STYLE_HASH = "sha256-" + base64.b64encode(hashlib.sha256(STYLE.encode()).digest()).decode()
+"""What a content security policy names to allow the card's own style and no other."""
+
+
+def make_card(
+    run: RunView, events: Sequence[EventView], ledger: LedgerView, parties: Sequence[PartyView], version: str
+) -> dict[str, Any]:
+    """The card as JSON-ready data. It holds no row, label or weight."""
+    spec = yaml.safe_load(run.spec_yaml)
+    measured = {name: value for name, value in run.metrics.items() if name not in TOTALS}
+    known = {party.name: party for party in parties}
+    return {
+        "card": 1,
+        "written": datetime.now(UTC).isoformat(timespec="seconds"),
+        "run": {
+            "id": run.run_id,
+            "name": run.name,
+            "algorithm": run.algorithm,
+            "state": run.state,
+            "reason": run.reason,
+            "step": run.step,
+            "steps": run.steps,
+            "attempts": run.attempt,
+            "created": run.created,
+            "changed": run.changed,
+        },
+        "metrics": measured,
+        "curves": _curves(events, measured),
+        "data": _data(events),
+        "privacy": {
+            "protection": spec.get("privacy", {}),
+            "epsilon": _number(ledger.epsilon),
+            "pure_epsilon": _number(ledger.pure_epsilon),
+            "delta": ledger.delta,
+            "budget": ledger.budget,
+            "releases": [{**asdict(release), "epsilon": _number(release.epsilon)} for release in ledger.releases],
+            "ledger": {
+                "entries": len(ledger.entries),
+                "head": ledger.entries[-1].hash if ledger.entries else "",
+                "chain": ledger.broken or "whole",
+            },
+        },
+        "crossed": {
+            "totals": {name: run.metrics[name] for name in TOTALS if name in run.metrics},
+            "fields": [asdict(crossing) for crossing in crossings(run.spec_yaml)],
+        },
+        "parties": [{"name": name, "version": known[name].version if name in known else ""} for name in run.parties],
+        "versions": {"parley": version},
+        "spec": {"sha256": hashlib.sha256(run.spec_yaml.encode()).hexdigest(), "yaml": run.spec_yaml},
+    }
+
+
+def card_html(card: dict[str, Any]) -> str:
+    """The card as one page without scripts or links to other files."""
+    charts = [_Chart(name, points).svg() for name, points in card["curves"].items() if len(points) > 1]
+    return _environment.get_template("card.html").render(card=card, charts=charts, style=STYLE, text=_readable)
+
+
+def _data(events: Sequence[EventView]) -> list[dict[str, Any]]:
+    """What each party said about its table, newest attempt last."""
+    found: dict[str, dict[str, Any]] = {}
+    for event in events:
+        match = _DATA.fullmatch(event.message) if event.kind == "data" else None
+        if match:
+            fields = match.groupdict()
+            found[fields["party"]] = {**fields, "rows": int(fields["rows"]), "columns": int(fields["columns"])}
+    return list(found.values())
+
+
+def _curves(events: Sequence[EventView], names: Any) -> dict[str, list[tuple[int, float]]]:
+    curves: dict[str, dict[int, float]] = {name: {} for name in names}
+    for event in events:
+        for name, value in event.metrics.items():
+            if name in curves and math.isfinite(value):
+                curves[name][event.step] = value
+    return {name: sorted(points.items()) for name, points in curves.items()}
+
+
+class _Chart:
+    """One metric over the steps, as an SVG."""
+
+    WIDTH, HEIGHT, LEFT, BOTTOM = 320.0, 150.0, 44.0, 22.0
+
+    def __init__(self, name: str, points: Sequence[tuple[int, float]]) -> None:
+        self.name, self.points = name, points
+
+    def svg(self) -> str:
+        steps, values = zip(*self.points, strict=True)
+        low, high = min(values), max(values)
+        spread = (high - low) or 1.0
+        width, height = self.WIDTH - self.LEFT - 8, self.HEIGHT - self.BOTTOM - 26
+
+        def place(step: int, value: float) -> str:
+            x = self.LEFT + width * (step - steps[0]) / max(1, steps[-1] - steps[0])
+            return f"{x:.1f},{26 + height * (high - value) / spread:.1f}"
+
+        path = " ".join(place(*point) for point in self.points)
+        return _environment.get_template("chart.svg").render(
+            name=self.name,
+            path=path,
+            low=_readable(low),
+            high=_readable(high),
+            first=steps[0],
+            last=steps[-1],
+            width=self.WIDTH,
+            height=self.HEIGHT,
+            left=self.LEFT,
+            bottom=26 + height,
+        )
+
+
+def _number(value: float) -> float | str:
+    return value if math.isfinite(value) else "infinite"
+
+
+def _readable(value: Any) -> str:
+    if isinstance(value, float):
+        return f"{value:,.0f}" if value.is_integer() and abs(value) >= 1000 else f"{value:.4g}"
+    return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)

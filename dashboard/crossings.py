@@ -1,0 +1,34 @@
+"""Which fields of the manifest leave an organisation in one run."""
+
+from collections.abc import Sequence
+
+from dashboard.views import CrossingView
+from privacy.manifest import MANIFEST, Entry
+from spec.parsing import parse_spec
+
+_ALGORITHMS = frozenset({"bambi", "fedbio", "asysqn", "decentralised"})
+_ADDENDS = {"plain": "clear", "pairwise": "masked", "two_tree": "roots"}
+"""The field of an addend that each way of summing uses."""
+
+
+def crossings(spec_yaml: str) -> Sequence[CrossingView]:
+    """What leaves in a run of this spec, control fields left out."""
+    spec = parse_spec(spec_yaml)
+    package = spec.train.algorithm
+    summed = _ADDENDS[spec.privacy.aggregation.kind]
+    return [
+        CrossingView(entry.field.removeprefix("parley."), entry.derived_from, entry.protection, entry.seen_by)
+        for entry in MANIFEST
+        if _leaves(entry, package, summed)
+    ]
+
+
+def _leaves(entry: Entry, package: str, summed: str) -> bool:
+    _, owner, _, message, field = entry.field.split(".")
+    if entry.derived_from == "nothing private" or (owner in _ALGORITHMS and owner != package) or owner == "tensor":
+        return False
+    if message == "Addend":
+        return field == summed
+    if message in ("MaskedTheta", "PushRequest"):
+        return summed == "roots"
+    return message != "SlopesQuestion" or package == "asysqn"

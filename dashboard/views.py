@@ -1,0 +1,169 @@
+"""What the page shows, as plain data, and what it may ask of the coordinator that it belongs to.
+
+Nothing here knows gRPC: the coordinator hands in an object that satisfies `Desk`.
+"""
+
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+ENDED = frozenset({"COMPLETED", "FAILED", "CANCELLED", "BUDGET_EXHAUSTED"})
+
+
+class Refused(Exception):
+    """The coordinator refused; the text says what is wrong and what to do."""
+
+    def __init__(self, status: int, reason: str, message: str) -> None:
+        super().__init__(message)
+        self.status, self.reason = status, reason
+
+
+@dataclass(frozen=True)
+class RunView:
+    """A run and how it stands."""
+
+    run_id: str
+    name: str
+    algorithm: str
+    state: str
+    reason: str
+    step: int
+    steps: int
+    parties: Sequence[str]
+    metrics: Mapping[str, float]
+    created: str
+    changed: str
+    attempt: int
+    spec_yaml: str
+
+
+@dataclass(frozen=True)
+class EventView:
+    """Something that happened in a run."""
+
+    sequence: int
+    time: str
+    kind: str
+    message: str
+    step: int
+    metrics: Mapping[str, float]
+
+
+@dataclass(frozen=True)
+class PartyView:
+    """How a party stands."""
+
+    name: str
+    address: str
+    reachable: bool
+    version: str
+    problem: str
+    tables: Sequence[str]
+    latency_milliseconds: float
+    sent_bytes: float = 0.0
+    """To this party since the coordinator started."""
+    received_bytes: float = 0.0
+    """From this party since the coordinator started."""
+
+
+@dataclass(frozen=True)
+class ReleaseView:
+    """One type of label release: how often, to whom, at what price."""
+
+    mechanism: str
+    releases: int
+    largest_count: int
+    """Most releases of any one record."""
+    epsilon: float
+    """Of that record, added up."""
+    recipients: Sequence[str]
+
+
+@dataclass(frozen=True)
+class EntryView:
+    """A ledger entry."""
+
+    sequence: int
+    time: str
+    kind: str
+    mechanism: str
+    recipients: Sequence[str]
+    releases: int
+    records: int
+    epsilon: float
+    hash: str
+
+
+@dataclass(frozen=True)
+class LedgerView:
+    """What a run has released about labels."""
+
+    entries: Sequence[EntryView]
+    releases: Sequence[ReleaseView]
+    epsilon: float
+    """The best bound over everything released, at `delta`."""
+    pure_epsilon: float
+    delta: float
+    budget: float | None
+    broken: str
+    """The first broken link of the chain; empty if it is whole."""
+
+
+@dataclass(frozen=True)
+class CrossingView:
+    """A field that leaves an organisation in a run."""
+
+    field: str
+    derived_from: str
+    protection: str
+    seen_by: str
+
+
+@dataclass(frozen=True)
+class ProblemView:
+    """A mistake in a spec."""
+
+    field: str
+    line: int
+    message: str
+
+
+class Desk(Protocol):
+    """What the page asks of its coordinator. Every method may raise `Refused`."""
+
+    async def runs(self) -> Sequence[RunView]:
+        """Runs, newest first."""
+
+    async def run(self, run_id: str) -> RunView:
+        """One run."""
+
+    async def events(self, run_id: str) -> Sequence[EventView]:
+        """Every event of a run so far."""
+
+    def watch(self, run_id: str, after: int) -> AsyncIterator[tuple[EventView, RunView]]:
+        """Events of a run, past ones first, until it has ended."""
+
+    async def check(self, spec_yaml: str) -> Sequence[ProblemView]:
+        """Every mistake of a spec."""
+
+    async def start(self, request_id: str, spec_yaml: str) -> RunView:
+        """Start a run; the same request starts it once."""
+
+    async def cancel(self, run_id: str) -> RunView:
+        """Stop a run."""
+
+    async def resume(self, run_id: str) -> RunView:
+        """Go on with a run."""
+
+    async def parties(self) -> Sequence[PartyView]:
+        """How every party stands."""
+
+    async def ledger(self, run_id: str) -> LedgerView:
+        """What a run has released about labels."""
+
+    def metrics(self) -> tuple[bytes, str]:
+        """Figures for a monitoring system, and their content type."""
+
+    @property
+    def version(self) -> str:
+        """The coordinator's version."""

@@ -1,0 +1,308 @@
+"""The coordinator's web page: plain data for `dashboard`, and the server that carries it."""
+
+import asyncio
+import contextlib
+import json
+import logging
+import socket
+import time
+from collections.abc import AsyncIterator, Iterator, Sequence
+from typing import TypeVar
+
+import grpc
+import uvicorn
+
+from contracts.party.v1 import party_service_pb2 as party_pb
+from dashboard.access import Access, read_or_create_token
+from dashboard.app import make_app
+from dashboard.views import (
+    EntryView,
+    EventView,
+    LedgerView,
+    PartyView,
+    ProblemView,
+    Refused,
+    ReleaseView,
+    RunView,
+)
+from privacy.accounting import Composed, PureAccountant, from_json
+from privacy.ledger import Ledger, RunNotOpen
+from services.coordinator.config import CoordinatorConfig, WebConfig
+from services.coordinator.fleet import Fleet, PartyLost, PartyRefused, call
+from services.coordinator.refusals import CATALOGUE
+from services.coordinator.registry import EventRecord, Registry, RunRecord
+from services.coordinator.reports import entries_of, report_of
+from services.coordinator.runs import RunDesk
+from services.wire import metrics
+from services.wire.configuration import ConfigInvalid
+from services.wire.refusals import find
+from services.wire.transport import PortTaken
+from services.wire.version import VERSION
+from spec.parsing import check_spec
+
+MOST_RUNS = 200
+HEALTH_SECONDS = 5.0
+"""Parties are asked how they stand no more often than this, however many browsers look."""
+GRACE_SECONDS = 1
+HTTP_STATUS = {
+    grpc.StatusCode.INVALID_ARGUMENT: 400,
+    grpc.StatusCode.PERMISSION_DENIED: 403,
+    grpc.StatusCode.NOT_FOUND: 404,
+    grpc.StatusCode.FAILED_PRECONDITION: 409,
+    grpc.StatusCode.RESOURCE_EXHAUSTED: 429,
+    grpc.StatusCode.UNAVAILABLE: 503,
+}
+
+Result = TypeVar("Result")
+logger = logging.getLogger(__name__)
+
+
+class WebDesk:
+    """`dashboard.views.Desk` on top of the coordinator's own run desk, registry, ledger and fleet."""
+
+    version = VERSION
+
+    def __init__(self, desk: RunDesk, registry: Registry, fleet: Fleet, ledger: Ledger) -> None:
+        self._desk, self._registry, self._fleet, self._ledger = desk, registry, fleet, ledger
+        self._health: tuple[float, Sequence[PartyView]] = (0.0, ())
+        self._asking = asyncio.Lock()
+
+    async def runs(self) -> Sequence[RunView]:
+        """Runs, newest first."""
+        return [_run(record) for record in await asyncio.to_thread(self._registry.recent, MOST_RUNS)]
+
+    async def run(self, run_id: str) -> RunView:
+        """One run."""
+        with _told():
+            return _run(await asyncio.to_thread(self._registry.get, run_id))
+
+    async def events(self, run_id: str) -> Sequence[EventView]:
+        """Every event of a run so far."""
+        found: list[EventRecord] = []
+        while page := await asyncio.to_thread(self._registry.events, run_id, found[-1].sequence if found else 0):
+            found += page
+        return [_event(event) for event in found]
+
+    async def watch(self, run_id: str, after: int) -> AsyncIterator[tuple[EventView, RunView]]:
+        """Events of a run until it has ended."""
+        async for event, record in self._desk.watch(run_id, after):
+            yield _event(event), _run(record)
+
+    async def check(self, spec_yaml: str) -> Sequence[ProblemView]:
+        """Every mistake of a spec."""
+        return [ProblemView(problem.field, problem.line, problem.message) for problem in check_spec(spec_yaml)]
+
+    async def start(self, request_id: str, spec_yaml: str) -> RunView:
+        """Start a run."""
+        if not 1 <= len(request_id) <= 128:
+            raise Refused(400, "MESSAGE_INVALID", "request_id: choose 1 to 128 characters, the same for every retry")
+        with _told():
+            return _run(await self._desk.start(request_id, spec_yaml))
+
+    async def cancel(self, run_id: str) -> RunView:
+        """Stop a run."""
+        with _told():
+            return _run(await self._desk.cancel(run_id))
+
+    async def resume(self, run_id: str) -> RunView:
+        """Go on with a run."""
+        with _told():
+            return _run(await self._desk.resume(run_id))
+
+    async def parties(self) -> Sequence[PartyView]:
+        """How every party stands."""
+        async with self._asking:
+            asked, parties = self._health
+            if not parties or time.monotonic() - asked > HEALTH_SECONDS:
+                parties = await asyncio.gather(*(self._party(name) for name in self._fleet.names))
+                self._health = (time.monotonic(), parties)
+            return parties
+
+    async def ledger(self, run_id: str) -> LedgerView:
+        """What a run has released about labels."""
+        with _told():
+            record = await asyncio.to_thread(self._registry.get, run_id)
+            return await asyncio.to_thread(self._read_ledger, record)
+
+    def metrics(self) -> tuple[bytes, str]:
+        """Figures for Prometheus."""
+        return metrics.exposition()
+
+    def _read_ledger(self, record: RunRecord) -> LedgerView:
+        try:
+            entries, broken = entries_of(self._ledger, record.run_id)
+        except RunNotOpen:
+            return LedgerView((), (), 0.0, 0.0, 0.0, None, "")
+        views = [
+            EntryView(
+                sequence=entry.sequence,
+                time=entry.time,
+                kind=entry.kind,
+                mechanism=_mechanism(entry.mechanism),
+                recipients=json.loads(entry.recipients),
+                releases=entry.releases,
+                records=entry.records,
+                epsilon=entry.epsilon,
+                hash=entry.hash,
+            )
+            for entry in entries
+        ]
+        if broken:
+            return LedgerView(views, (), 0.0, 0.0, 0.0, None, broken)
+        report = report_of(self._ledger, record)
+        return LedgerView(
+            views,
+            self._releases(record.run_id, views),
+            epsilon=report.pld_epsilon,
+            pure_epsilon=report.pure_epsilon,
+            delta=report.delta,
+            budget=report.budget or None,
+            broken="",
+        )
+
+    def _releases(self, run_id: str, entries: Sequence[EntryView]) -> Sequence[ReleaseView]:
+        found = []
+        for name, counts in self._ledger.counts(run_id).items():
+            own = [entry for entry in entries if entry.mechanism == _mechanism(name)]
+            event = Composed(from_json(name), counts.maximum)
+            found.append(
+                ReleaseView(
+                    mechanism=_mechanism(name),
+                    releases=sum(entry.releases for entry in own),
+                    largest_count=counts.maximum,
+                    epsilon=PureAccountant().epsilon(event),
+                    recipients=sorted({name for entry in own for name in entry.recipients}),
+                )
+            )
+        return found
+
+    async def _party(self, name: str) -> PartyView:
+        address, (sent, received) = self._fleet.address(name), metrics.edge_bytes(name)
+        started = time.perf_counter()
+        try:
+            answer = await call(name, lambda: self._fleet.stub(name).Describe(party_pb.DescribeRequest()))
+        except (PartyLost, PartyRefused) as error:
+            return PartyView(name, address, False, "", str(error), (), 0.0, sent, received)
+        problems = [f"{table.name}: {table.problem}" for table in answer.tables if table.problem]
+        if answer.version != VERSION:
+            problems.append(f"runs Parley {answer.version}, this coordinator {VERSION}: install the same version")
+        return PartyView(
+            name=name,
+            address=address,
+            reachable=True,
+            version=answer.version,
+            problem="; ".join(problems),
+            tables=[table.name for table in answer.tables],
+            latency_milliseconds=1000 * (time.perf_counter() - started),
+            sent_bytes=sent,
+            received_bytes=received,
+        )
+
+
+class _Server(uvicorn.Server):
+    """A server inside another service's process, which owns the signals."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Leave the signals alone."""
+        yield
+
+
+@contextlib.asynccontextmanager
+async def web_page(config: CoordinatorConfig, desk: WebDesk) -> AsyncIterator[None]:
+    """Serve the page beside the coordinator, if its configuration asks for it."""
+    if config.web is None:
+        yield
+        return
+    token_file = config.web.token_file or config.state / "web.token"
+    access = Access(read_or_create_token(token_file), secure=not config.web.insecure_http)
+    settings = uvicorn.Config(
+        make_app(desk, access),
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        timeout_graceful_shutdown=GRACE_SECONDS,
+        lifespan="off",
+        ssl_certfile=None if config.web.insecure_http else config.identity / "certificate.pem",
+        ssl_keyfile=None if config.web.insecure_http else str(config.identity / "key.pem"),
+    )
+    logging.getLogger("uvicorn").setLevel(logging.WARNING)  # this module says where the page is
+    settings.load()  # a certificate that cannot be used is told here, not in a task
+    opened = _listen(config.web)
+    host, port = opened.getsockname()[:2]
+    address = f"{'http' if config.web.insecure_http else 'https'}://{f'[{host}]' if ':' in host else host}:{port}"
+    server = _Server(settings)
+    serving = asyncio.create_task(server.serve(sockets=[opened]))
+    (config.state / "web.address").write_text(address + "\n")
+    logger.info("web page at %s, token in %s", address, token_file)
+    if config.web.insecure_http:
+        logger.warning("insecure_http: token and page cross the network in the clear; keep them on this machine")
+    try:
+        yield
+    finally:
+        server.should_exit = True
+        await serving
+        (config.state / "web.address").unlink(missing_ok=True)
+
+
+def _listen(web: WebConfig) -> socket.socket:
+    host, _, port = web.listen.rpartition(":")
+    host = host.strip("[]")
+    if not host or not port.isdigit():
+        raise ConfigInvalid(f"web.listen must be host:port, such as 127.0.0.1:8443, not {web.listen!r}")
+    try:
+        family = socket.getaddrinfo(host, int(port), type=socket.SOCK_STREAM)[0][0]
+        opened = socket.socket(family, socket.SOCK_STREAM)
+        opened.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        opened.bind((host, int(port)))
+    except OSError as error:
+        raise PortTaken(f"cannot serve the web page on {web.listen}: choose another one. ({error})") from None
+    return opened
+
+
+@contextlib.contextmanager
+def _told() -> Iterator[None]:
+    """Tell errors of the coordinator as its gRPC border would."""
+    try:
+        yield
+    except Exception as error:
+        refusal = find(CATALOGUE, error)
+        if refusal is None:
+            raise
+        logger.info("web request refused: %s", refusal.reason)
+        reason = getattr(error, "reason", None) or refusal.reason
+        raise Refused(HTTP_STATUS.get(refusal.status, 500), reason, refusal.public or str(error)) from None
+
+
+def web_desk(desk: RunDesk, registry: Registry, fleet: Fleet, ledger: Ledger) -> WebDesk:
+    """The page's desk; runs by state are counted for Prometheus from here on."""
+    metrics.REGISTRY.register(metrics.RunStates(registry.states))
+    return WebDesk(desk, registry, fleet, ledger)
+
+
+def _run(record: RunRecord) -> RunView:
+    return RunView(
+        run_id=record.run_id,
+        name=record.name,
+        algorithm=record.algorithm,
+        state=record.state,
+        reason=record.reason,
+        step=record.step,
+        steps=record.steps,
+        parties=record.parties,
+        metrics=record.metrics,
+        created=record.created,
+        changed=record.changed,
+        attempt=record.attempt,
+        spec_yaml=record.spec_yaml,
+    )
+
+
+def _event(event: EventRecord) -> EventView:
+    return EventView(event.sequence, event.time, event.kind, event.message, event.step, event.metrics)
+
+
+def _mechanism(text: str) -> str:
+    """A release's name and settings for people; the ledger keeps them as one line of JSON."""
+    fields = json.loads(text)
+    return ", ".join([fields.pop("kind").replace("_", " "), *(f"{name} {value}" for name, value in fields.items())])
