@@ -1,8 +1,9 @@
 """Checkpoints and models on a party's disk: atomic, synced, checksummed."""
 
+import contextlib
 import hashlib
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import torch
@@ -19,6 +20,10 @@ class CheckpointMissing(LookupError):
     """There is no whole checkpoint to begin from."""
 
 
+class StorageFailed(RuntimeError):
+    """The disk did not take a file; what was there before is untouched."""
+
+
 class ModelMissing(LookupError):
     """The run saved no model here."""
 
@@ -31,11 +36,12 @@ class Store:
 
     def save_checkpoint(self, run_id: str, k: int, tensors: Mapping[str, Tensor]) -> None:
         """Write and sync checkpoint k; older ones beyond the newest few are dropped."""
-        directory = self._run(run_id)
-        directory.mkdir(parents=True, exist_ok=True)
+        directory = self._made(run_id)
         _write(directory / f"checkpoint-{k:012d}.safetensors", tensors)
         for old in sorted(directory.glob("checkpoint-*.safetensors"))[:-KEPT]:
-            old.unlink()
+            old.unlink(missing_ok=True)
+        for rest in directory.glob("*.partial"):  # of a process that was killed while it wrote
+            rest.unlink(missing_ok=True)
 
     def checkpoints(self, run_id: str) -> list[int]:
         """Whole checkpoints of a run, oldest first; broken files are passed over."""
@@ -54,14 +60,12 @@ class Store:
 
     def save_model(self, run_id: str, tensors: Mapping[str, Tensor]) -> None:
         """Write and sync the trained model."""
-        self._run(run_id).mkdir(parents=True, exist_ok=True)
-        _write(self._run(run_id) / "model.safetensors", tensors)
+        _write(self._made(run_id) / "model.safetensors", tensors)
 
     def save_reports(self, run_id: str, reports: Mapping[str, bytes]) -> None:
         """Write and sync files for the party's owner."""
-        self._run(run_id).mkdir(parents=True, exist_ok=True)
         for name, content in reports.items():
-            _replace(self._run(run_id) / name, content)
+            _replace(self._made(run_id) / name, content)
 
     def load_model(self, run_id: str) -> dict[str, Tensor]:
         """Read the trained model."""
@@ -73,6 +77,12 @@ class Store:
     def _run(self, run_id: str) -> Path:
         return self._root / "runs" / run_id
 
+    def _made(self, run_id: str) -> Path:
+        directory = self._run(run_id)
+        with _naming_failures(directory):
+            directory.mkdir(parents=True, exist_ok=True)
+        return directory
+
 
 def _write(path: Path, tensors: Mapping[str, Tensor]) -> None:
     """Make the file appear whole or not at all, even if the machine stops in the middle."""
@@ -82,16 +92,32 @@ def _write(path: Path, tensors: Mapping[str, Tensor]) -> None:
 
 def _replace(path: Path, content: bytes) -> None:
     scratch = path.with_suffix(".partial")
-    with scratch.open("wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-    scratch.replace(path)
-    directory = os.open(path.parent, os.O_RDONLY)
+    with _naming_failures(path):
+        try:
+            with scratch.open("wb") as file:
+                file.write(content)
+                file.flush()
+                os.fsync(file.fileno())
+            scratch.replace(path)
+        except OSError:
+            scratch.unlink(missing_ok=True)
+            raise
+        directory = os.open(path.parent, os.O_RDONLY)
+        try:
+            os.fsync(directory)
+        finally:
+            os.close(directory)
+
+
+@contextlib.contextmanager
+def _naming_failures(path: Path) -> Iterator[None]:
     try:
-        os.fsync(directory)
-    finally:
-        os.close(directory)
+        yield
+    except OSError as error:
+        raise StorageFailed(
+            f"{path.name} cannot be written ({error.strerror}): make room in the party's `state` directory, then "
+            "resume the run; checkpoints before this one are whole"
+        ) from None
 
 
 def _read(path: Path) -> dict[str, Tensor]:

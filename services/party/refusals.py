@@ -16,7 +16,7 @@ from privacy.ring import NotRingElements, RingTooSmall, ValueNotFinite, ValueOut
 from privacy.session_keys import KeyRejected
 from privacy.trees import TooFewParties
 from privacy.two_tree import SubtreeIncomplete, UnexpectedPartialSum
-from services.party.checkpoints import CheckpointMissing, ModelMissing
+from services.party.checkpoints import CheckpointMissing, ModelMissing, StorageFailed
 from services.party.fedbio_role import ParticipantsRefused, PredictionRefused
 from services.party.fedbio_tasks import ImagesUnfit
 from services.party.peers import PeerFlooded, PeerLost
@@ -49,6 +49,8 @@ CATALOGUE: Catalogue = {
     TooManySessions: Refusal(StatusCode.RESOURCE_EXHAUSTED, "TOO_MANY_SESSIONS"),
     ModelMissing: Refusal(StatusCode.FAILED_PRECONDITION, "MODEL_MISSING"),
     CheckpointMissing: Refusal(StatusCode.FAILED_PRECONDITION, "CHECKPOINT_MISSING"),
+    StorageFailed: Refusal(StatusCode.RESOURCE_EXHAUSTED, "STORAGE_FAILED"),
+    MemoryError: Refusal(StatusCode.RESOURCE_EXHAUSTED, "TOO_LARGE", "the run asks for more memory than the party has"),
     SessionUnknown: Refusal(StatusCode.NOT_FOUND, "SESSION_UNKNOWN"),
     SessionNotBegun: Refusal(StatusCode.FAILED_PRECONDITION, "SESSION_UNKNOWN"),
     KeyRejected: Refusal(StatusCode.PERMISSION_DENIED, "KEY_REFUSED"),

@@ -36,7 +36,11 @@ from tables.loading import id_digest
 
 Result = TypeVar("Result")
 logger = logging.getLogger(__name__)
-_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
+_ID = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,63}")
+LARGEST_UPPER = 1 << 28
+"""Most upper parameters of all parties together: joint directions are drawn over all of them."""
+MOST_OUTPUTS = 1 << 14
+"""Most columns of a summed embedding."""
 
 
 class PartyServicer(pb_grpc.PartyServiceServicer):
@@ -79,14 +83,9 @@ class PartyServicer(pb_grpc.PartyServiceServicer):
                 "install the same version on both sides"
             )
         session = await self._compute(self._prepare, request, coordinator)
-        if request.purpose == pb.PURPOSE_TRAIN:
-            await self._drop(lambda other: other.run_id == request.run_id and not other.predicts)
-        if len(self._sessions) >= self._config.policy.sessions:
-            raise TooManySessions(f"{self._config.name} serves {len(self._sessions)} sessions, its limit: try later")
-        self._sessions[request.session_id] = session
         predicts_all = request.purpose == pb.PURPOSE_PREDICT and not request.ids
         table, vertical = session.place.table, session.place.spec.train.layout == "vertical"
-        return pb.OpenSessionResponse(
+        answer = pb.OpenSessionResponse(
             rows=len(table),
             id_digest=bytes.fromhex(id_digest(table.ids)) if vertical else b"",
             column_digest=b"" if vertical else hashlib.sha256("\0".join(table.columns).encode()).digest(),
@@ -96,6 +95,20 @@ class PartyServicer(pb_grpc.PartyServiceServicer):
             checkpoints=await self._compute(self._store.checkpoints, request.run_id),
             ids=table.ids.tolist() if predicts_all else [],
         )
+        session.upper_size = answer.upper_size
+        await self._admit(session)  # last: a refused call leaves no session behind and ends none
+        return answer
+
+    async def _admit(self, session: Session) -> None:
+        if session.session_id in self._sessions:
+            raise MessageInvalid("session_id is in use: choose a new one for every session")
+        if not session.predicts:
+            await self._drop(lambda other: (other.run_id, other.predicts) == (session.run_id, False))
+        if len(self._sessions) >= self._config.policy.sessions:
+            await self._drop(lambda other: other.is_abandoned)  # its coordinator is gone without a word
+        if len(self._sessions) >= self._config.policy.sessions:
+            raise TooManySessions(f"{self._config.name} serves {len(self._sessions)} sessions, its limit: try later")
+        self._sessions[session.session_id] = session
 
     async def BeginSession(
         self, request: pb.BeginSessionRequest, context: grpc.aio.ServicerContext
@@ -112,6 +125,10 @@ class PartyServicer(pb_grpc.PartyServiceServicer):
         ]
         authority = load_identity(self._config.identity).ca
         sizes = [int(size) for size in request.upper_sizes]
+        if sizes[session.place.index] != session.upper_size or sum(sizes) > LARGEST_UPPER:
+            raise MessageInvalid("upper_sizes: give what each party said, and no more parameters than fit a machine")
+        if request.outputs > MOST_OUTPUTS:
+            raise MessageInvalid(f"outputs: {request.outputs} are more than the {MOST_OUTPUTS} that a party takes")
         peers = PeerPlane(
             session.session_id,
             names,
@@ -131,6 +148,8 @@ class PartyServicer(pb_grpc.PartyServiceServicer):
         if first.WhichOneof("body") != "attach":
             raise MessageInvalid("a stream begins with `attach`, which names its session")
         session = self._session(first.attach.session_id, context)
+        session.attach()
+        context.add_done_callback(lambda _: session.detach())
         async for request in request_iterator:
             body = request.WhichOneof("body")
             if body in (None, "attach", "chunk"):

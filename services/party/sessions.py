@@ -2,6 +2,7 @@
 
 import asyncio
 import hashlib
+import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, field, replace
@@ -26,6 +27,10 @@ ALGORITHMS: Mapping[str, Algorithm] = {
     "fedbio": Algorithm(fedbio_role.upper_size, fedbio_role.FedbioRole, sits_out=True),
 }
 """The algorithms that a party knows."""
+
+
+ABANDONED_SECONDS = 60.0
+"""A session without a stream for so long gives way when there is no room for another."""
 
 
 class PolicyRefused(PermissionError):
@@ -89,6 +94,10 @@ class Session:
     """Where the algorithm computes."""
     key: SessionKey = field(default_factory=SessionKey.generate)
     peers: PeerPlane | None = None
+    upper_size: int = 0
+    """What this party said of its block; the coordinator must repeat it."""
+    _streams: int = 0
+    _unattached_since: float = field(default_factory=time.monotonic)
     _role: Role | None = None
     _state: Any = None
     _protect: Protect | None = None
@@ -105,6 +114,20 @@ class Session:
     @property
     def _sits_out(self) -> bool:
         return ALGORITHMS[self.place.spec.train.algorithm].sits_out
+
+    @property
+    def is_abandoned(self) -> bool:
+        """Whether no stream has been attached for a while: a coordinator that lives attaches one soon."""
+        return not self._streams and time.monotonic() - self._unattached_since > ABANDONED_SECONDS
+
+    def attach(self) -> None:
+        """Note that a stream serves the session."""
+        self._streams += 1
+
+    def detach(self) -> None:
+        """Note that a stream of the session has ended."""
+        self._streams -= 1
+        self._unattached_since = time.monotonic()
 
     @property
     def predicts(self) -> bool:
@@ -132,6 +155,9 @@ class Session:
 
         protect = self._protection(keys, ca, peers)
         async with self._turn:
+            if self._role is not None:
+                # The same keys again would mask other values with the masks that are used up already.
+                raise RoundMismatch("the session has begun already: open a new one to begin again")
             self._role, self._state = await self._compute(prepare)
             self.peers, self._protect = peers, protect
             self._round, self._digest, self._answer = 0, b"", None
