@@ -64,6 +64,11 @@ def batch_rows(seed: int, requester: str | None, snapshots: int, steps: int, *, 
     return batch(seed, f"asysqn/{name}", snapshots, steps, rows, min(size, rows))
 
 
+def watched_rows(seed: int, trained: Rows, size: int | None) -> Rows:
+    """Return the training rows on which the objective is watched, fixed for the run; all without a size."""
+    return trained if size is None else batch(seed, "asysqn/watch", 0, 0, trained, size)
+
+
 class UnsuitableFeatures(ValueError):
     """The features cannot be trained on."""
 

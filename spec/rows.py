@@ -22,6 +22,11 @@ class RowSets:
     upper: Rows
     test: Rows
 
+    @property
+    def trained(self) -> Rows:
+        """Rows of either level, ascending: the training rows of an algorithm with one level."""
+        return np.union1d(self.lower, self.upper)
+
 
 def divide(split: SplitSpec, rows: int, generator: np.random.Generator) -> RowSets:
     """Divide `rows` aligned rows as the spec says. `generator` orders the rows that shares are drawn from."""

@@ -111,7 +111,9 @@ class RunSpec(Section):
         self.privacy.check(parties=len(names))
         self.train.check(self.privacy)
         if self.train.algorithm == "asysqn" and len(names) < 3 and self.privacy.aggregation.kind != "plain":
-            raise ValueError("asysqn parties see sums of θ, and with two of them a sum gives away the other: add a party")
+            raise ValueError(
+                "asysqn parties see sums of θ, and with two of them a sum gives away the other: add a party"
+            )
         if self.train.algorithm == "fedbio" and (self.train.parties_per_round or 0) > len(names):
             raise ValueError(f"{self.train.parties_per_round} parties per round asked for; the run has {len(names)}")
         return self

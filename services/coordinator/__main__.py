@@ -53,7 +53,8 @@ async def main(given: argparse.Namespace) -> None:
     desk = RunDesk(registry, fleet, labels, ProgramShelf(labels, ledger, key), config.runs)
     server = make_server(Border(POLICY, CATALOGUE))
     run_service_pb2_grpc.add_RunServiceServicer_to_server(RunServicer(desk, registry, fleet, ledger), server)
-    coordinator_service_pb2_grpc.add_CoordinatorServiceServicer_to_server(PartiesServicer(fleet, registry), server)
+    parties = PartiesServicer(fleet, registry, desk)
+    coordinator_service_pb2_grpc.add_CoordinatorServiceServicer_to_server(parties, server)
     await add_health_and_reflection(server, [RUNS.full_name, PARTIES.full_name])
     host = config.listen.rpartition(":")[0]
     address = f"{host}:{listen(server, config.listen, config.identity)}"

@@ -9,11 +9,17 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
 from coordinator.bambi import Report
+from privacy.asysqn_rounds import Derivative, RowsName
 from privacy.ledger import BudgetExhausted
+from privacy.release import Release
+from privacy.rounds import Vector
+from services.coordinator.asysqn_program import AsysqnProgram
 from services.coordinator.fleet import Fleet, PartyLost, PartyRefused
 from services.coordinator.programs import KeepingProgram, Program, ProgramShelf, Rows, checkpoint_of, is_last
 from services.coordinator.registry import Registry, RunRecord
 from services.coordinator.sessions import Session
+from services.wire.tensors import MessageInvalid
+from spec.asysqn import AsysqnSpec
 from spec.parsing import parse_spec
 
 PROGRESS_SECONDS = 0.5
@@ -41,12 +47,33 @@ class RunDriver:
         self._worker = ThreadPoolExecutor(max_workers=1, thread_name_prefix=f"run-{record.run_id}")
         self._step, self._written = record.checkpoint, 0.0
         self._reports: list[Report] = []
+        self._session: Session | None = None
+        self._program: Program | None = None
+        self._refusal: BudgetExhausted | None = None
+        train = self._spec.train
+        self._goes_on = isinstance(train, AsysqnSpec) and train.is_asynchronous
         self._totals = {"rounds": 0.0, "bytes": 0.0, "label releases": 0.0, "seconds": 0.0}
 
     @property
     def run_id(self) -> str:
         """The run."""
         return self._record.run_id
+
+    @property
+    def session_id(self) -> str | None:
+        """The session that the parties are in now."""
+        return self._session.session_id if self._session is not None else None
+
+    async def slopes(self, party: str, rows: RowsName, theta: Vector) -> Release[Derivative]:
+        """Slopes of the loss for a party's own step; a spent budget ends the run."""
+        session, program = self._session, self._program
+        if session is None or party not in session.names or not isinstance(program, AsysqnProgram):
+            raise MessageInvalid(f"{party} cannot ask for slopes in this session")
+        try:
+            return await asyncio.to_thread(program.slopes, session.names.index(party), rows, theta)
+        except BudgetExhausted as refusal:
+            self._refusal = refusal
+            raise
 
     async def prepare(self) -> Session:
         """Open a session at every party and check data and labels; what cannot start is refused here."""
@@ -76,21 +103,31 @@ class RunDriver:
             reason = f"an internal error ({type(error).__name__}); the coordinator's log has the detail"
             await self._note("state", reason, state="FAILED", reason=reason)
         finally:
+            if self._session is not None:
+                await self._session.close()
             self._worker.shutdown(wait=False)
 
     async def _until_done(self, session: Session | None) -> None:
-        deadline, delay = 0.0, FIRST_WAIT_SECONDS
+        deadline, delay, missing = 0.0, FIRST_WAIT_SECONDS, ""
         while True:
             try:
+                if missing:  # until it is back, nobody else is disturbed
+                    await self._fleet.reach(missing)
                 session = session or await self.prepare()
                 await self._attempt(session)
                 return
             except PartyLost as lost:
                 now = time.monotonic()
+                if self._goes_on:
+                    missing = lost.party
+                    if session is not None:
+                        await session.leave()
+                    session = None
                 # No deadline yet: the run was PAUSED when the coordinator stopped, and is waited for anew.
                 if not deadline or self._registry.get(self.run_id).state != "PAUSED":
                     deadline, delay = now + self._spec.wait_seconds, FIRST_WAIT_SECONDS
-                    await self._note("party", f"paused: {lost}", state="PAUSED", reason=str(lost))
+                    meanwhile = "the others go on as far as they may" if self._goes_on else "paused"
+                    await self._note("party", f"{meanwhile}: {lost}", state="PAUSED", reason=str(lost))
                 if now + delay > deadline:
                     raise PartyLost(
                         lost.party, f"it was waited for {self._spec.wait_seconds:g} s; start it and resume the run"
@@ -100,7 +137,7 @@ class RunDriver:
             finally:
                 if session is not None:
                     await session.close()
-                    session = None
+                    session = self._session = None
 
     async def _attempt(self, session: Session) -> None:
         record = self._registry.get(self.run_id)
@@ -108,8 +145,14 @@ class RunDriver:
         program = await self._compute(self._programs.make, self._spec, self.run_id)
         if done and isinstance(program, KeepingProgram):
             program.restore(await asyncio.to_thread(self._registry.kept, self.run_id, done))
+        self._session, self._program = session, program
         await session.begin(done, program)
         self._step = done
+        for name, answer in zip(session.names, session.opened, strict=True):
+            digest = answer.id_digest.hex()
+            await self._note("data", f"{name}: {answer.rows} rows, {answer.features} columns, ids sha256 {digest}")
+            for warning in answer.warnings:
+                await self._note("party", f"{name} warns: {warning}")
         began = "resumed from iteration" if record.attempt else "started at iteration"
         await self._note("state", f"{began} {done}", state="RUNNING", reason="", step=done, attempt=record.attempt + 1)
         try:
@@ -126,6 +169,8 @@ class RunDriver:
         rounds = program.rounds(done, self._reports.append)
         current = await self._compute(next, rounds)
         while True:
+            if self._refusal is not None:
+                raise self._refusal
             total = await session.exchange(program.gate.release(current))
             traffic = session.traffic
             if current.label_release is not None:
@@ -148,11 +193,6 @@ class RunDriver:
     async def _commit(self, k: int, program: Program) -> None:
         """Second phase: every party has written and synced checkpoint k; the coordinator's own state goes with it."""
         kept = program.kept() if isinstance(program, KeepingProgram) else None
-        for name, answer in zip(session.names, session.opened, strict=True):
-            digest = answer.id_digest.hex()
-            await self._note("data", f"{name}: {answer.rows} rows, {answer.features} columns, ids sha256 {digest}")
-            for warning in answer.warnings:
-                await self._note("party", f"{name} warns: {warning}")
         await self._note("progress", f"checkpoint {k}", checkpoint=k, step=k, metrics=dict(self._totals), kept=kept)
 
     async def _flush(self) -> None:

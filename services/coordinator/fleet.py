@@ -7,6 +7,7 @@ from typing import TypeVar, cast
 
 import grpc
 
+from contracts.party.v1 import party_service_pb2 as pb
 from contracts.party.v1 import party_service_pb2_grpc as pb_grpc
 from services.coordinator.config import PartyAddress
 from services.wire.refusals import reason_of
@@ -94,6 +95,10 @@ class Fleet:
         except TimeoutError:
             return
         event.clear()
+
+    async def reach(self, party: str) -> None:
+        """Make sure that a party answers; nothing changes there."""
+        await call(party, lambda: self.stub(party).Describe(pb.DescribeRequest()))
 
     async def close(self) -> None:
         """Close every control channel."""

@@ -13,6 +13,7 @@ from privacy.ledger import Budget, Ledger
 from privacy.noise import KeyedNoise
 from services.coordinator.config import LabelConfig
 from services.coordinator.sessions import RowsDiffer
+from spec.asysqn import AsysqnSpec
 from spec.bambi import BambiSpec
 from spec.run import RunSpec
 from tables.loading import Labels, id_digest, load_labels
@@ -36,12 +37,21 @@ class LabelShelf:
                 f"the coordinator has no labels {name!r}, only {sorted(self.tables)}: correct `labels` in the spec, or "
                 "add the table to the coordinator's configuration"
             )
-        config, train = self.tables[name], spec.settings(BambiSpec)
-        kind = "real" if train.loss == "squared" else "classes"
+        config, loss = self.tables[name], _loss_name(spec)
+        kind = "real" if loss in ("squared", "ridge") else "classes"
         labels = load_labels(config.path, config.column, config.format, config.id, kind=kind)  # type: ignore[arg-type]
-        if train.loss == "logistic" and len(labels.classes) != 2:
-            raise LabelsMissing(f"the logistic loss takes two classes, {name} has {len(labels.classes)}: use softmax")
+        if loss in ("logistic", "squared_hinge") and len(labels.classes) != 2:
+            raise LabelsMissing(
+                f"the {loss} loss takes two classes, {name} has {len(labels.classes)}: use softmax, or two classes"
+            )
         return labels
+
+
+def _loss_name(spec: RunSpec) -> str:
+    train = spec.train
+    if not isinstance(train, BambiSpec | AsysqnSpec):
+        raise TypeError(f"{train.algorithm} has no labels at the coordinator")
+    return train.loss
 
 
 def check_rows(labels: Labels, rows: int, digest: bytes, party: str) -> None:

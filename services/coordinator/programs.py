@@ -1,6 +1,6 @@
 """What a driver needs of an algorithm at the coordinator."""
 
-from collections.abc import Generator
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
@@ -11,7 +11,8 @@ from numerics.streams import stream
 from privacy.fedbio_rounds import AveragingRound
 from privacy.ledger import Ledger
 from privacy.release import Addend, OutcomeGate, Release
-from privacy.rounds import Checkpoint, Finish, Round, Vector
+from privacy.rounds import Checkpoint, Finish, Round, RowsForward, Vector
+from services.coordinator.asysqn_program import AsysqnCodec, AsysqnProgram, prediction_round, scorer
 from services.coordinator.fedbio_program import FedbioProgram
 from services.coordinator.labels import LabelShelf, check_rows, loss_of, make_gate
 from services.coordinator.sessions import Codec
@@ -111,6 +112,18 @@ def is_last(current: Any) -> bool:
     return current.phase == "finish" if isinstance(current, AveragingRound) else isinstance(current.ask, Finish)
 
 
+@dataclass(frozen=True)
+class Predictor:
+    """How the models that the parties saved predict together."""
+
+    codec: Codec
+    ask: Callable[[int, int], Any]
+    """The round that sums over so many rows from the first on."""
+    scores: Callable[[Vector], Vector]
+    """Scores, (rows, outputs), from a sum."""
+    classes: Sequence[str]
+
+
 class ProgramShelf:
     """Makes the program of a run: data checked, labels loaded."""
 
@@ -120,14 +133,29 @@ class ProgramShelf:
     def check(self, spec: RunSpec, rows: Rows) -> None:
         """Refuse labels that do not fit the parties' rows; changes and spends nothing."""
         match spec.train.algorithm:
-            case "bambi":
+            case "bambi" | "asysqn":
                 check_rows(self._labels.load(spec), rows.count, rows.digest, rows.party)
                 divide(spec.split, rows.count, stream(spec.seed, "split"))
+
+    def predictor(self, spec: RunSpec) -> Predictor:
+        """How a run's saved models predict together."""
+        labels = self._labels.load(spec)
+        if spec.train.algorithm == "asysqn":
+            return Predictor(AsysqnCodec(), prediction_round, scorer(spec), labels.classes)
+        loss, outputs = loss_of(spec, labels)
+        return Predictor(
+            BambiCodec(outputs),
+            lambda first, count: Round(None, RowsForward("all", first, count)),
+            lambda total: loss.predict(total.reshape(-1, outputs)),
+            labels.classes,
+        )
 
     def make(self, spec: RunSpec, run_id: str) -> Program:
         """The program of a run."""
         match spec.train.algorithm:
             case "fedbio":
                 return FedbioProgram(spec)
+            case "asysqn":
+                return AsysqnProgram(spec, run_id, self._labels.load(spec), self._ledger, self._label_key)
             case "bambi":
                 return BambiProgram(spec, run_id, self._labels.load(spec), self._ledger, self._label_key)

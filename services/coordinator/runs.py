@@ -13,13 +13,14 @@ from numpy.typing import NDArray
 
 from contracts.party.v1 import party_service_pb2 as party_pb
 from coordinator.bambi import EVALUATION_ROWS
-from privacy.release import OutcomeGate
-from privacy.rounds import Round, RowsForward
+from privacy.asysqn_rounds import Derivative, RowsName
+from privacy.release import OutcomeGate, Release
+from privacy.rounds import Vector
 from services.coordinator.driver import RunDriver
 from services.coordinator.fleet import Fleet
-from services.coordinator.labels import LabelShelf, loss_of
-from services.coordinator.programs import BambiCodec, ProgramShelf
-from services.coordinator.registry import EventRecord, Registry, RunRecord
+from services.coordinator.labels import LabelShelf
+from services.coordinator.programs import ProgramShelf
+from services.coordinator.registry import EventRecord, Registry, RunRecord, RunUnknown
 from services.coordinator.sessions import Session
 from spec.parsing import parse_spec
 
@@ -62,6 +63,7 @@ class RunDesk:
         self._registry, self._fleet, self._labels = registry, fleet, labels
         self._programs, self._most_runs = programs, most_runs
         self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._drivers: dict[str, RunDriver] = {}
         self._starting: dict[str, asyncio.Lock] = {}
         self._news: dict[str, asyncio.Event] = {}
 
@@ -142,27 +144,33 @@ class RunDesk:
         if record.state not in ("COMPLETED", "BUDGET_EXHAUSTED"):
             raise RunUnfinished(f"run {run_id} is {record.state}: its model is there once it is COMPLETED")
         spec = parse_spec(record.spec_yaml)
-        if spec.train.algorithm != "bambi":
+        if spec.train.algorithm not in ("bambi", "asysqn"):
             raise PredictionRefused(
                 f"run {run_id} was trained by {spec.train.algorithm}, which has no joint prediction: every party "
                 "predicts with the model that it has saved"
             )
-        labels = await asyncio.to_thread(self._labels.load, spec)
-        loss, outputs = loss_of(spec, labels)
+        predictor = await asyncio.to_thread(self._programs.predictor, spec)
         session = Session(self._fleet, spec, record.spec_yaml, run_id)
         gate = OutcomeGate(lambda _: False)  # a prediction holds no label
         try:
             await session.open(party_pb.PURPOSE_PREDICT, table, ids)
-            await session.begin(0, BambiCodec(outputs))
+            await session.begin(0, predictor.codec)
             names = list(ids) or list(session.opened[0].ids)
             for page in range(math.ceil(len(names) / EVALUATION_ROWS)):
                 chosen = names[page * EVALUATION_ROWS : (page + 1) * EVALUATION_ROWS]
-                ask = RowsForward("all", page * EVALUATION_ROWS, len(chosen))
-                total = await session.exchange(gate.release(Round(None, ask)))
+                ask = predictor.ask(page * EVALUATION_ROWS, len(chosen))
+                total = await session.exchange(gate.release(ask))
                 assert total is not None  # noqa: S101 (rows are summed)
-                yield Page(chosen, loss.predict(total.reshape(len(chosen), outputs)), labels.classes)
+                yield Page(chosen, predictor.scores(total), predictor.classes)
         finally:
             await session.close()
+
+    async def slopes(self, party: str, session_id: str, rows: RowsName, theta: Vector) -> Release[Derivative]:
+        """Slopes of the loss for a party's own step in a session that is driven here."""
+        for driver in self._drivers.values():
+            if driver.session_id == session_id:
+                return await driver.slopes(party, rows, theta)
+        raise RunUnknown("no run is driven in this session: it may have ended, or begun anew")
 
     async def stop(self) -> None:
         """Leave every run where it is; it goes on when this coordinator comes back."""
@@ -176,11 +184,12 @@ class RunDesk:
 
     def _launch(self, driver: RunDriver, session: Session | None) -> None:
         task = asyncio.create_task(driver.run(session))
-        self._tasks[driver.run_id] = task
+        self._tasks[driver.run_id], self._drivers[driver.run_id] = task, driver
         task.add_done_callback(functools.partial(self._done, driver.run_id))
 
     def _done(self, run_id: str, _: asyncio.Task[None]) -> None:
         self._tasks.pop(run_id, None)
+        self._drivers.pop(run_id, None)
         self._tell(run_id)
 
     def _check_room(self) -> None:

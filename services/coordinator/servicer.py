@@ -17,8 +17,10 @@ from services.coordinator.fleet import Fleet, PartyLost, PartyRefused, call
 from services.coordinator.registry import EventRecord, Registry, RunRecord
 from services.coordinator.reports import entries_of, report_of
 from services.coordinator.runs import RunDesk
+from services.wire.asysqn_codec import decode_question, encode_slopes
 from services.wire.authorisation import caller_of
-from services.wire.tensors import MessageInvalid, encode_tensor
+from services.wire.framing import chunks, reader, receive
+from services.wire.tensors import Blobs, MessageInvalid, encode_tensor
 from services.wire.version import VERSION
 from spec.parsing import check_spec
 
@@ -124,8 +126,8 @@ class RunServicer(run_service_pb2_grpc.RunServiceServicer):
 class PartiesServicer(parties_grpc.CoordinatorServiceServicer):
     """What a party may ask."""
 
-    def __init__(self, fleet: Fleet, registry: Registry) -> None:
-        self._fleet, self._registry = fleet, registry
+    def __init__(self, fleet: Fleet, registry: Registry, desk: RunDesk) -> None:
+        self._fleet, self._registry, self._desk = fleet, registry, desk
 
     async def Announce(
         self, request: parties_pb.AnnounceRequest, context: grpc.aio.ServicerContext
@@ -136,6 +138,21 @@ class PartiesServicer(parties_grpc.CoordinatorServiceServicer):
         await self._fleet.arrived(name)
         waiting = [run.run_id for run in self._registry.unfinished() if name in run.parties and run.state == "PAUSED"]
         return parties_pb.AnnounceResponse(version=VERSION, waiting_runs=waiting)
+
+    async def AskSlopes(
+        self, request_iterator: AsyncIterator[parties_pb.AskSlopesRequest], context: grpc.aio.ServicerContext
+    ) -> AsyncIterator[parties_pb.AskSlopesResponse]:
+        """Slopes of the loss for a party's own steps, one question after the other."""
+        following, party = reader(request_iterator), caller_of(context).name
+        async for request in request_iterator:
+            if request.WhichOneof("body") != "question":
+                raise MessageInvalid("a question was expected")
+            blobs = await receive(request, following)
+            release = await self._desk.slopes(party, *decode_question(request.question, blobs))
+            announced: Blobs = deque()
+            yield parties_pb.AskSlopesResponse(slopes=encode_slopes(release, announced))
+            for chunk in chunks(announced):
+                yield parties_pb.AskSlopesResponse(chunk=chunk)
 
 
 def run_message(record: RunRecord) -> run_pb2.Run:

@@ -99,6 +99,8 @@ class Session:
             self.fleet.address(name)
         opening = [call(name, self._method(name, "OpenSession", request), PREPARE_SECONDS) for name in self.names]
         self.opened = await _all(opening)
+        metrics.SESSIONS_OPENED.inc()
+        metrics.SESSIONS.inc()
         if self.spec.train.layout == "vertical":
             self._check_rows()
         else:
@@ -109,8 +111,8 @@ class Session:
         for name, answer in zip(self.names, self.opened, strict=True):
             if (answer.features, answer.column_digest) != (first.features, first.column_digest):
                 raise ColumnsDiffer(
-                    f"{name} has {answer.features} columns and {self.names[0]} has {first.features}, and they do not "
-                    "have the same names in the same order: name the common ones as `columns` of every party"
+                    f"{name}'s {answer.features} columns are not {self.names[0]}'s {first.features}, by name and order: "
+                    "name the common ones as `columns` of every party"
                 )
 
     def _check_rows(self) -> None:
@@ -161,18 +163,18 @@ class Session:
         codec = self._codec
         assert codec is not None and self._desk is not None  # noqa: S101, PT018 (begin has set them)
         self.traffic.rounds += 1
+        started = time.perf_counter()
         instruction, blobs = codec.encode(self.traffic.rounds, release)
         envelope: dict[str, Any] = {codec.body: instruction}
-        started = time.perf_counter()
         messages = [pb.ExchangeRequest(**envelope).SerializeToString()]
         messages += [pb.ExchangeRequest(chunk=chunk).SerializeToString() for chunk in chunks(blobs)]
         # A round that names no participants is for everyone.
         chosen: Sequence[int] = getattr(release.content, "participants", None) or range(len(self.names))
         addends = await _all([self._round_trip(codec, index, messages, release) for index in chosen])
-        summed = [addend for addend in addends if addend is not None]
-        return self._desk.open(summed, chosen) if summed else None
         metrics.ROUNDS.labels(codec.body).inc()
         metrics.STEP_SECONDS.labels(codec.body).observe(time.perf_counter() - started)
+        summed = [addend for addend in addends if addend is not None]
+        return self._desk.open(summed, chosen) if summed else None
 
     async def _round_trip(
         self, codec: Codec, index: int, messages: list[bytes], release: Release[Any]
@@ -201,9 +203,9 @@ class Session:
         try:
             for message in messages:
                 self.traffic.sent_bytes += len(message)
+                metrics.EDGE_BYTES.labels(self.names[index], metrics.SENT).inc(len(message))
                 await self._streams[index].write(message)
         except grpc.aio.AioRpcError as error:
-                metrics.EDGE_BYTES.labels(self.names[index], metrics.SENT).inc(len(message))
             raise as_party_error(self.names[index], error) from None
         except asyncio.InvalidStateError:
             await self._read(index)  # the stream has ended; reading tells why
@@ -221,12 +223,20 @@ class Session:
         metrics.EDGE_BYTES.labels(self.names[index], metrics.RECEIVED).inc(size)
         return answer  # type: ignore[no-any-return]
 
-    async def close(self) -> None:
-        """End the streams and let every party forget the session; one that is gone has nothing to forget."""
+    async def leave(self) -> None:
+        """End the streams; parties that work on their own go on."""
         for stream in self._streams:
             stream.cancel()
         for channel in self._channels:
             await channel.close()
+        self._streams, self._channels = [], []
+
+    async def close(self) -> None:
+        """End the streams and let every party forget the session; one that is gone has nothing to forget."""
+        await self.leave()
+        if self.opened:
+            metrics.SESSIONS.dec()
+            self.opened = ()
         request = pb.CloseSessionRequest(session_id=self.session_id)
         closing = [call(name, self._method(name, "CloseSession", request), CLOSE_SECONDS) for name in self.names]
         await asyncio.gather(*closing, return_exceptions=True)

@@ -30,7 +30,7 @@ class Policy(Section):
 
     coordinators: tuple[str, ...]
     """Coordinators that may call, as their certificates name them."""
-    algorithms: tuple[str, ...] = ("bambi", "fedbio")
+    algorithms: tuple[str, ...] = ("bambi", "fedbio", "asysqn")
     """Algorithms that may run here."""
     aggregations: tuple[str, ...] = ("pairwise", "two_tree")
     """Ways of summing that hide this party's values; `plain` hides nothing."""

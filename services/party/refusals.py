@@ -3,8 +3,12 @@
 from grpc import StatusCode
 
 from numerics.few_shot import TooFewExamples
+from numerics.gradient_estimators import UnsuitableFeatures
 from numerics.neumann import SeriesDiverges
 from numerics.storm import InvalidDecay
+from party.asysqn import BatchMismatch
+from party.asysqn import Diverged as AsysqnDiverged
+from party.asysqn_block import LabelsNotHere, RowsNotThere
 from party.bambi import OutcomeMisshapen, OutcomeUnexpected
 from party.bilevel_objectives import InvalidData
 from party.fedbio import Diverged, InvalidSettings, MeanMismatch
@@ -57,6 +61,11 @@ CATALOGUE: Catalogue = {
     RoundMismatch: Refusal(StatusCode.FAILED_PRECONDITION, "ROUND_MISMATCH"),
     RoundReused: Refusal(StatusCode.FAILED_PRECONDITION, "ROUND_MISMATCH"),
     OutcomeUnexpected: Refusal(StatusCode.FAILED_PRECONDITION, "ROUND_MISMATCH"),
+    AsysqnDiverged: Refusal(StatusCode.OUT_OF_RANGE, "DIVERGED"),
+    UnsuitableFeatures: Refusal(StatusCode.FAILED_PRECONDITION, "DATA_INVALID"),
+    BatchMismatch: Refusal(StatusCode.INVALID_ARGUMENT, "MESSAGE_INVALID"),
+    RowsNotThere: Refusal(StatusCode.INVALID_ARGUMENT, "MESSAGE_INVALID"),
+    LabelsNotHere: Refusal(StatusCode.FAILED_PRECONDITION, "LABELS_MISSING"),
     PeerLost: Refusal(StatusCode.UNAVAILABLE, "PEER_LOST"),
     PeerFlooded: Refusal(StatusCode.RESOURCE_EXHAUSTED, "PEER_FLOODED"),
     UnexpectedPartialSum: Refusal(StatusCode.INVALID_ARGUMENT, "MESSAGE_INVALID"),

@@ -7,6 +7,7 @@ from typing import Any, Protocol, runtime_checkable
 from google.protobuf.message import Message
 from torch import Tensor
 
+from privacy.asysqn_rounds import RowsName
 from privacy.release import Addend, Release
 from privacy.rounds import Vector
 from services.party.peers import PeerPlane
@@ -14,6 +15,16 @@ from services.party.tables import TableShelf
 from services.wire.tensors import Blobs
 from spec.run import RunSpec
 from tables.loading import Labels, Table
+
+
+class SlopesDesk(Protocol):
+    """Where a party without labels asks the label holder for slopes."""
+
+    async def ask(self, rows: RowsName, opened: Vector) -> Vector:
+        """∂L/∂θ at a sum that this party opened."""
+
+    async def close(self) -> None:
+        """Hang up."""
 
 
 @dataclass(frozen=True)
@@ -24,7 +35,7 @@ class Place:
     index: int
     """This party's block."""
     table: Table
-    labels: Callable[[], Labels]
+    labels: Callable[..., Labels]
     """Loads this party's own labels, where it has some."""
     model_imports: Collection[str]
     """Models that the policy lets a run import."""
@@ -36,6 +47,10 @@ class Place:
     """Columns of the summed embedding."""
     peers: PeerPlane | None = None
     """The other parties."""
+    secrets: Callable[[str], Mapping[int, bytes]] | None = None
+    """Derives secrets with every other party for one purpose."""
+    label_holder: SlopesDesk | None = None
+    """The coordinator, for slopes of the loss; None where this party's configuration does not name its address."""
     shelf: TableShelf = field(default_factory=lambda: TableShelf({}))
     """The party's other tables; the policy has been asked about those that the spec names."""
 
@@ -96,6 +111,14 @@ class ReportingRole(Protocol):
         """Content by file name."""
 
 
+@runtime_checkable
+class RestlessRole(Protocol):
+    """A role that works beside its rounds until its session closes."""
+
+    async def rest(self, state: Any) -> Plan:
+        """Stop; the plan says what to keep."""
+
+
 @dataclass(frozen=True)
 class Algorithm:
     """What a party registers an algorithm with."""
@@ -106,5 +129,7 @@ class Algorithm:
     """The role in a session that begins."""
     dense: bool = True
     """Whether tables are loaded as dense arrays (or kept sparse where the file is)."""
+    warnings: Callable[[Place], list[str]] = lambda _: []
+    """What the party's owner, and the run's watchers, should know of the table: sentences without values."""
     sits_out: bool = False
     """Whether a party may sit out rounds, so that their numbers jump; the role then checks who takes part."""

@@ -20,6 +20,7 @@ from contracts.peer.v1 import peer_service_pb2_grpc as peer_grpc
 from privacy.session_keys import SignedKey, sign_key
 from services.party.checkpoints import Store
 from services.party.config import PartyConfig
+from services.party.label_holder import CoordinatorLabels
 from services.party.peers import PeerPlane
 from services.party.roles import Place
 from services.party.sessions import ALGORITHMS, Session, SessionUnknown, check_policy
@@ -27,7 +28,6 @@ from services.party.tables import TableShelf, TooManySessions, VersionMismatch, 
 from services.wire.authorisation import NotAuthorised, caller_of
 from services.wire.certificates import load_identity
 from services.wire.framing import chunks, reader, receive
-from services.wire.sum_codec import decode_tree_sum
 from services.wire.tensors import MessageInvalid
 from services.wire.version import VERSION
 from spec.parsing import parse_spec
@@ -91,6 +91,7 @@ class PartyServicer(pb_grpc.PartyServiceServicer):
             column_digest=b"" if vertical else hashlib.sha256("\0".join(table.columns).encode()).digest(),
             features=len(table.columns),
             upper_size=await self._compute(ALGORITHMS[session.place.spec.train.algorithm].upper_size, session.place),
+            warnings=await self._compute(ALGORITHMS[session.place.spec.train.algorithm].warnings, session.place),
             key=self._signed_key(session),
             checkpoints=await self._compute(self._store.checkpoints, request.run_id),
             ids=table.ids.tolist() if predicts_all else [],
@@ -200,6 +201,7 @@ class PartyServicer(pb_grpc.PartyServiceServicer):
             self._config.policy.model_imports,
             trained,
             shelf=self._shelf,
+            label_holder=CoordinatorLabels(self._config, request.session_id) if self._config.coordinator else None,
         )
         return Session(request.session_id, request.run_id, coordinator, place, self._store, self._worker)
 
@@ -266,8 +268,9 @@ class PeerServicer(peer_grpc.PeerServiceServicer):
         sender = caller_of(context).name
         plane = self._find_plane(first.attach.session_id, sender)
         async for request in request_iterator:
-            if request.WhichOneof("body") != "masked_theta":
-                raise MessageInvalid("a partial sum was expected")
+            body = request.WhichOneof("body")
+            if body in (None, "attach", "chunk"):
+                raise MessageInvalid("a partial sum, or a message of the session's algorithm, was expected")
             blobs = await receive(request, following)
-            plane.deliver(sender, decode_tree_sum(request.masked_theta, blobs))
+            plane.take(sender, str(body), getattr(request, str(body)), blobs)
         return peer_pb.PushResponse()

@@ -1,6 +1,7 @@
 """Sessions of a party: one for each run (or prediction) that it takes part in."""
 
 import asyncio
+import functools
 import hashlib
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -14,16 +15,17 @@ from privacy.aggregation import Pairwise, ring_of, trees_of
 from privacy.release import Addend, Plain, Release, SumGate, TreeGate
 from privacy.rounds import Vector
 from privacy.session_keys import SessionKey, SignedKey, pair_secret, verify_signed_key
-from services.party import bambi_role, fedbio_role
+from services.party import asysqn_role, bambi_role, fedbio_role
 from services.party.checkpoints import CheckpointMissing, Store
 from services.party.config import Policy
 from services.party.peers import PeerPlane
-from services.party.roles import Algorithm, PeerRole, Place, Plan, ReportingRole, Role
+from services.party.roles import Algorithm, PeerRole, Place, Plan, ReportingRole, RestlessRole, Role
 from services.wire.tensors import Blobs
 from spec.run import RunSpec
 
 ALGORITHMS: Mapping[str, Algorithm] = {
     "bambi": Algorithm(bambi_role.upper_size, bambi_role.BambiRole),
+    "asysqn": Algorithm(asysqn_role.upper_size, asysqn_role.AsysqnRole, dense=False, warnings=asysqn_role.warnings),
     "fedbio": Algorithm(fedbio_role.upper_size, fedbio_role.FedbioRole, sits_out=True),
 }
 """The algorithms that a party knows."""
@@ -145,6 +147,7 @@ class Session:
     ) -> None:
         """Agree on masks with the other parties and load what to begin from."""
         place = replace(self.place, upper_sizes=upper_sizes, outputs=outputs, peers=peers)
+        place = replace(place, secrets=functools.partial(self._secrets, keys, ca))
 
         def prepare() -> tuple[Role, Any]:
             role = ALGORITHMS[place.spec.train.algorithm].role(place)
@@ -187,7 +190,9 @@ class Session:
             return (role.body, *self._answer)
 
     async def close(self) -> None:
-        """Leave the peer plane."""
+        """Stop what runs beside the rounds, keep what is worth keeping, and leave the peer plane."""
+        if isinstance(self._role, RestlessRole):
+            await self._keep(self._role, await self._role.rest(self._state))
         if self.peers is not None:
             await self.peers.close()
 
@@ -209,7 +214,7 @@ class Session:
             sums = SumGate(Plain(len(self.names)))
         else:
             sums = SumGate(
-                Pairwise(self.place.index, self._secrets(keys, ca), ring_of(settings), settings.minimum_parties)
+                Pairwise(self.place.index, self._secrets(keys, ca, "mask"), ring_of(settings), settings.minimum_parties)
             )
 
         async def protect(number: int, draft: Vector, participants: frozenset[int] | None) -> Release[Addend]:
@@ -218,13 +223,13 @@ class Session:
 
         return protect
 
-    def _secrets(self, keys: Sequence[SignedKey], ca: bytes) -> dict[int, bytes]:
+    def _secrets(self, keys: Sequence[SignedKey], ca: bytes, purpose: str) -> dict[int, bytes]:
         own, secrets = self.names[self.place.index], {}
         for index, (name, signed) in enumerate(zip(self.names, keys, strict=True)):
             if index != self.place.index:
                 verify_signed_key(signed, ca, name, self.session_id, 0)
                 secrets[index] = pair_secret(
-                    self.key, own, name, signed.public_key, run_id=self.session_id, attempt=0, purpose="mask"
+                    self.key, own, name, signed.public_key, run_id=self.session_id, attempt=0, purpose=purpose
                 )
         return secrets
 
