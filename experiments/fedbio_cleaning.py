@@ -67,6 +67,8 @@ class Client:
 
     objective: DataCleaning
     corrupted: NDArray[np.bool_]
+    right: Rows
+    """The labels as they should be."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +108,8 @@ def clients(digits: Digits, rho: float, seed: int = SEED, rows: int = TRAINING_R
         objective = DataCleaning(
             digits.training[chosen], labels, digits.training[clean], digits.training_labels[clean], CLASSES
         )
-        made.append(Client(objective, labels != digits.training_labels[chosen]))
+        right = digits.training_labels[chosen]
+        made.append(Client(objective, labels != right, right))
     return made
 
 

@@ -41,6 +41,8 @@ class LocalFederation:
     """Further fields of the coordinator's configuration."""
     modules: Mapping[str, str] = field(default_factory=dict)
     """Python modules to run in place of a service's own, by name."""
+    ready_seconds: float = READY_SECONDS
+    """How long a service may take to come up."""
     processes: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
     addresses: dict[str, str] = field(default_factory=dict)
 
@@ -95,13 +97,13 @@ class LocalFederation:
 
     def wait_until_ready(self, name: str) -> None:
         """Wait until a service listens."""
-        deadline = time.monotonic() + READY_SECONDS
+        deadline = time.monotonic() + self.ready_seconds
         while not (self.directory / f"{name}.ready").exists():
             if self.processes[name].poll() is not None:
                 lines = (self.directory / f"{name}.log").read_text().strip().splitlines()
                 raise ProcessEnded(f"{name} ended at its start: {lines[-1] if lines else 'no log'}")
             if time.monotonic() > deadline:
-                raise ProcessEnded(f"{name} was not ready within {READY_SECONDS:g} s; see {name}.log")
+                raise ProcessEnded(f"{name} was not ready within {self.ready_seconds:g} s; see {name}.log")
             time.sleep(0.05)
 
     def kill(self, name: str) -> None:

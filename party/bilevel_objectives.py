@@ -16,7 +16,6 @@ from typing import NamedTuple, Protocol
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from sklearn.metrics import roc_auc_score
 from torch import Tensor
 from torch.nn import functional
 
@@ -272,7 +271,7 @@ class DataCleaning(AutogradObjective):
             mistakes = np.count_nonzero(self.predict(y, self.test[0]) != self.test[1])
             measures = measures._replace(test_errors=float(mistakes), test_rows=float(len(self.test[1])))
         if self.wrong is not None and 0 < np.count_nonzero(self.wrong) < len(self.wrong):
-            measures = measures._replace(auc=float(roc_auc_score(self.wrong, -x)), judges=1.0)
+            measures = measures._replace(auc=_detection_auc(self.wrong, x), judges=1.0)
         return measures
 
     def predict(self, y: Vector, features: Vector) -> Rows:
@@ -280,6 +279,12 @@ class DataCleaning(AutogradObjective):
         with torch.no_grad():
             scores = _network(torch.from_numpy(y), torch.from_numpy(features), self.widths)
         return scores.argmax(dim=1).numpy()
+
+
+def _detection_auc(wrong: NDArray[np.bool_], x: Vector) -> float:
+    from sklearn.metrics import roc_auc_score  # slow to import, and few parties know the truth
+
+    return float(roc_auc_score(wrong, -x))
 
 
 def suspects(x: Vector) -> Rows:
