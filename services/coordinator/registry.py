@@ -107,6 +107,8 @@ class Registry:
 
     def __init__(self, engine: sa.Engine) -> None:
         self._engine = engine
+        if engine.dialect.name == "sqlite":
+            sa.event.listen(engine, "connect", _wait_for_other_writers)
         metadata.create_all(engine)
 
     def create(self, record: RunRecord) -> RunRecord:
@@ -222,6 +224,13 @@ def _record(row: sa.RowMapping) -> RunRecord:
     values = {name: row[name] for name in RunRecord.__dataclass_fields__}
     values["parties"], values["metrics"] = tuple(json.loads(row["parties"])), json.loads(row["metrics"])
     return RunRecord(**values)
+
+
+def _wait_for_other_writers(connection: Any, _record: Any) -> None:
+    """Many runs and the ledger write to one file; a slow disk makes them queue, not fail."""
+    cursor = connection.cursor()
+    cursor.execute("PRAGMA busy_timeout=30000")
+    cursor.close()
 
 
 def _now() -> str:

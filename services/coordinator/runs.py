@@ -64,16 +64,16 @@ class RunDesk:
         self._programs, self._most_runs = programs, most_runs
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._drivers: dict[str, RunDriver] = {}
-        self._starting: dict[str, asyncio.Lock] = {}
+        self._starting: dict[str, tuple[asyncio.Lock, int]] = {}
         self._news: dict[str, asyncio.Event] = {}
 
     async def start(self, request_id: str, spec_yaml: str) -> RunRecord:
         """Register and start a run; the same request starts it once."""
-        async with self._starting.setdefault(request_id, asyncio.Lock()):
+        async with self._one_at_a_time(request_id):
             known = self._registry.by_request(request_id)
             if known is not None:
                 return known
-            spec = parse_spec(spec_yaml)
+            spec = await asyncio.to_thread(parse_spec, spec_yaml)  # a large text must not hold up other runs
             self._check_room()
             record = RunRecord(
                 run_id=f"{spec.name[:40]}-{hashlib.sha256(request_id.encode()).hexdigest()[:10]}",
@@ -90,19 +90,32 @@ class RunDesk:
             self._launch(driver, session)
             return record
 
+    @contextlib.asynccontextmanager
+    async def _one_at_a_time(self, request_id: str) -> AsyncIterator[None]:
+        lock, waiting = self._starting.get(request_id, (asyncio.Lock(), 0))
+        self._starting[request_id] = (lock, waiting + 1)
+        try:
+            async with lock:
+                yield
+        finally:
+            lock, waiting = self._starting.pop(request_id)
+            if waiting > 1:
+                self._starting[request_id] = (lock, waiting - 1)
+
     async def resume(self, run_id: str) -> RunRecord:
         """Go on from the last committed checkpoint."""
-        record = self._registry.get(run_id)
-        if run_id in self._tasks:
-            raise RunActive(f"run {run_id} is {record.state}: it needs no resume")
-        if record.state == "COMPLETED":
-            raise RunEnded(f"run {run_id} is complete: start a new one to train further")
-        self._check_room()
-        driver = self._driver(record)
-        session = await driver.prepare()
-        self._registry.change(run_id, "state", "resuming", state="PENDING", reason="")
-        self._launch(driver, session)
-        return self._registry.get(run_id)
+        async with self._one_at_a_time(run_id):
+            record = self._registry.get(run_id)
+            if run_id in self._tasks:
+                raise RunActive(f"run {run_id} is {record.state}: it needs no resume")
+            if record.state == "COMPLETED":
+                raise RunEnded(f"run {run_id} is complete: start a new one to train further")
+            self._check_room()
+            driver = self._driver(record)
+            session = await driver.prepare()
+            self._registry.change(run_id, "state", "resuming", state="PENDING", reason="")
+            self._launch(driver, session)
+            return self._registry.get(run_id)
 
     def resume_unfinished(self) -> None:
         """Go on with the runs that were active when this coordinator stopped."""
@@ -193,8 +206,9 @@ class RunDesk:
         self._tell(run_id)
 
     def _check_room(self) -> None:
-        if len(self._tasks) >= self._most_runs:
-            raise TooManyRuns(f"{len(self._tasks)} runs are active, the limit: wait, or raise `runs`")
+        active = len(self._tasks) + len(self._starting) - 1  # the one that asks has a place among those that start
+        if active >= self._most_runs:
+            raise TooManyRuns(f"{active} runs are active, the limit: wait, or raise `runs`")
 
     def _tell(self, run_id: str) -> None:
         """Wake whoever watches a run."""

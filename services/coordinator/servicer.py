@@ -20,7 +20,7 @@ from services.coordinator.runs import RunDesk
 from services.wire.asysqn_codec import decode_question, encode_slopes
 from services.wire.authorisation import caller_of
 from services.wire.framing import chunks, reader, receive
-from services.wire.tensors import Blobs, MessageInvalid, encode_tensor
+from services.wire.tensors import INLINE_BYTES, Blobs, MessageInvalid, encode_tensor
 from services.wire.version import VERSION
 from spec.parsing import check_spec
 
@@ -37,7 +37,7 @@ class RunServicer(run_service_pb2_grpc.RunServiceServicer):
         self, request: run_service_pb2.CheckSpecRequest, context: grpc.aio.ServicerContext
     ) -> run_service_pb2.CheckSpecResponse:
         """Every mistake of a spec."""
-        problems = check_spec(request.spec_yaml)
+        problems = await asyncio.to_thread(check_spec, request.spec_yaml)
         return run_service_pb2.CheckSpecResponse(
             problems=[run_pb2.SpecProblem(field=p.field, line=p.line, message=p.message) for p in problems]
         )
@@ -88,8 +88,11 @@ class RunServicer(run_service_pb2_grpc.RunServiceServicer):
     ) -> AsyncIterator[run_service_pb2.PredictResponse]:
         """Scores, page by page."""
         async for page in self._desk.predict(request.run_id, request.table, list(request.ids)):
-            scores = encode_tensor(page.scores, deque())
-            yield run_service_pb2.PredictResponse(ids=page.ids, scores=scores, classes=page.classes)
+            rows = max(1, INLINE_BYTES // max(1, page.scores[:1].nbytes))
+            for first in range(0, len(page.ids), rows):  # many classes: so few rows that the scores need no chunks
+                scores = encode_tensor(page.scores[first : first + rows], deque())
+                ids = page.ids[first : first + rows]
+                yield run_service_pb2.PredictResponse(ids=ids, scores=scores, classes=page.classes)
 
     async def ListParties(
         self, request: run_service_pb2.ListPartiesRequest, context: grpc.aio.ServicerContext

@@ -40,11 +40,11 @@ async def send(writer: Writer, message: Envelope, blobs: Blobs, wrap: Callable[[
 async def receive(first: Envelope, following: Callable[[], Awaitable[Envelope]]) -> Blobs:
     """The bytes of every tensor that `first` announced, read from the messages that follow it."""
     blobs: Blobs = deque()
-    for tensor in _announced(first):
-        if tensor.chunked_bytes > LARGEST_TENSOR_BYTES:
-            raise MessageInvalid(
-                f"a tensor of {tensor.chunked_bytes} bytes was announced; at most {LARGEST_TENSOR_BYTES} are taken"
-            )
+    announced = list(_announced(first))
+    size = sum(tensor.chunked_bytes for tensor in announced)
+    if size > LARGEST_TENSOR_BYTES:
+        raise MessageInvalid(f"tensors of {size} bytes were announced; at most {LARGEST_TENSOR_BYTES} are taken")
+    for tensor in announced:
         buffer = bytearray()
         while len(buffer) < tensor.chunked_bytes:
             message = await following()

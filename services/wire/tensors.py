@@ -15,6 +15,8 @@ Blobs = deque[memoryview]
 INLINE_BYTES = 1 << 20
 """Larger tensors follow their message in chunks of this size, so that no message is large."""
 LARGEST_TENSOR_BYTES = 1 << 30
+"""Most bytes that the tensors of one message may announce together."""
+MOST_AXES = 8
 
 _TYPES: dict[int, np.dtype[Any]] = {
     pb.ELEMENT_TYPE_FLOAT32: np.dtype("<f4"),
@@ -50,7 +52,11 @@ def decode_tensor(tensor: pb.Tensor, blobs: Blobs, *, name: str, kinds: str = "f
     shape = tuple(tensor.shape)
     if ndim is not None and len(shape) != ndim:
         raise MessageInvalid(f"{name}: {len(shape)} axes came, {ndim} are expected")
+    if len(shape) > MOST_AXES or max(shape, default=0) > LARGEST_TENSOR_BYTES:
+        raise MessageInvalid(f"{name}: shape {shape[:MOST_AXES]} is out of range")
     wanted = math.prod(shape) * dtype.itemsize
+    if tensor.chunked_bytes and not blobs:
+        raise MessageInvalid(f"{name}: its announced bytes did not come")
     data: bytes | memoryview = blobs.popleft() if tensor.chunked_bytes else tensor.data
     if wanted != len(data):
         raise MessageInvalid(f"{name}: shape {shape} needs {wanted} bytes, {len(data)} came")
