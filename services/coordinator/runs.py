@@ -22,7 +22,7 @@ from services.coordinator.labels import LabelShelf
 from services.coordinator.programs import ProgramShelf
 from services.coordinator.registry import EventRecord, Registry, RunRecord, RunUnknown
 from services.coordinator.sessions import Session
-from spec.parsing import parse_spec
+from spec.parsing import SpecInvalid, parse_spec
 
 
 class RunActive(RuntimeError):
@@ -120,7 +120,13 @@ class RunDesk:
     def resume_unfinished(self) -> None:
         """Go on with the runs that were active when this coordinator stopped."""
         for record in self._registry.unfinished():
-            self._launch(self._driver(record), None)
+            try:
+                driver = self._driver(record)
+            except SpecInvalid as invalid:  # written by another version; the other runs go on
+                reason = f"this version cannot read the run's spec: {invalid}"
+                self._registry.change(record.run_id, "state", reason, state="FAILED", reason=reason)
+                continue
+            self._launch(driver, None)
 
     async def cancel(self, run_id: str) -> RunRecord:
         """Stop a run; its last checkpoint is kept."""
