@@ -30,7 +30,7 @@ def load_config(path: Path, kind: type[Config]) -> Config:
         content = yaml.safe_load(path.read_text())
     except OSError as error:
         raise ConfigInvalid(f"{path} cannot be read ({error.strerror}): name a file with --config") from None
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, ValueError, TypeError, RecursionError) as error:
         raise ConfigInvalid(f"{path} is not YAML: {error}") from None
     try:
         return kind.model_validate(content, context={"directory": path.resolve().parent})
