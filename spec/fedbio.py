@@ -1,9 +1,9 @@
 """Settings of the FedBiO family (horizontal federated bilevel learning)."""
 
 from dataclasses import dataclass
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from spec.protection import ProtectionSpec
 from spec.section import Section
@@ -28,6 +28,15 @@ class CleaningSpec(Section):
     """Widths of hidden layers; none for softmax regression."""
     regularisation: float = Field(default=1e-3, gt=0, le=1e3)
     """L2 coefficient of the model."""
+
+    @field_validator("classes", mode="before")
+    @classmethod
+    def _names(cls, value: Any) -> Any:
+        if not isinstance(value, (list, tuple)):
+            return value
+        if any(isinstance(name, bool) for name in value):
+            raise ValueError('YAML reads yes, no, on and off as truth values: write classes in quotes, such as "yes"')
+        return [str(name) if isinstance(name, int) else name for name in value]
 
     @model_validator(mode="after")
     def _complete(self) -> Self:

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 import services.wire.bambi_codec
+import services.wire.fedbio_codec
 import services.wire.sum_codec
 from privacy.release import Release
 
@@ -62,6 +63,8 @@ def test_a_release_cannot_be_made_by_hand():
     [
         services.wire.bambi_codec.encode_instruction,
         services.wire.bambi_codec.encode_contribution,
+        services.wire.fedbio_codec.encode_instruction,
+        services.wire.fedbio_codec.encode_contribution,
         services.wire.sum_codec.encode_addend,
         services.wire.sum_codec.encode_tree_sum,
     ],
