@@ -180,7 +180,9 @@ def _patiently(call: Callable[[], Run], seconds: float) -> Run:
 class Kill(threading.Thread):
     """kill -9 of one process after a delay, and its restart."""
 
-    def __init__(self, federation: DisturbableFederation, victim: str, after_seconds: float, away_seconds: float) -> None:
+    def __init__(
+        self, federation: DisturbableFederation, victim: str, after_seconds: float, away_seconds: float
+    ) -> None:
         super().__init__(daemon=True)
         self._federation, self._victim = federation, victim
         self._after, self._away = after_seconds, away_seconds

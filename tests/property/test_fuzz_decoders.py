@@ -1,0 +1,117 @@
+"""Every decoder takes any message of its type, or refuses it as MESSAGE_INVALID; nothing else ever comes out."""
+
+import asyncio
+import random
+from collections import deque
+
+import pytest
+from google.protobuf.message import DecodeError
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from contracts.aggregation.v1 import aggregation_pb2
+from contracts.asysqn.v1 import asysqn_pb2
+from contracts.bambi.v1 import bambi_pb2
+from contracts.coordinator.v1 import coordinator_service_pb2
+from contracts.fedbio.v1 import fedbio_pb2
+from contracts.party.v1 import party_service_pb2
+from contracts.tensor.v1 import tensor_pb2
+from privacy import asysqn_rounds, rounds
+from services.wire import asysqn_codec, bambi_codec, fedbio_codec, sum_codec
+from services.wire.framing import receive
+from services.wire.tensors import LARGEST_TENSOR_BYTES, MessageInvalid, decode_tensor
+from tests.faults.mutation import FUZZ_EXAMPLES, damaged, mutated, random_message
+
+EXAMPLES = settings(max_examples=FUZZ_EXAMPLES, deadline=None)
+seeds = st.integers(0, 2**63)
+ASKS = [
+    rounds.LowerForward(1, 0),
+    rounds.DirectionalForward(1),
+    rounds.CurvatureForward(1, "newton", 0),
+    rounds.Finish(),
+]
+DECODERS = {
+    "tensor": (tensor_pb2.Tensor, lambda m, b, _: decode_tensor(m, b, name="x")),
+    "any tensor": (tensor_pb2.Tensor, lambda m, b, _: decode_tensor(m, b, name="x", kinds="fiu")),
+    "addend": (aggregation_pb2.Addend, lambda m, b, _: sum_codec.decode_addend(m, b)),
+    "partial sum": (aggregation_pb2.MaskedTheta, lambda m, b, _: sum_codec.decode_tree_sum(m, b)),
+    "bambi instruction": (bambi_pb2.Instruction, lambda m, b, _: bambi_codec.decode_instruction(m, b)),
+    "bambi contribution": (
+        bambi_pb2.Contribution,
+        lambda m, b, chance: bambi_codec.decode_contribution(m, b, chance.choice(ASKS)),
+    ),
+    "fedbio instruction": (fedbio_pb2.Instruction, lambda m, b, _: fedbio_codec.decode_instruction(m, b)),
+    "asysqn instruction": (asysqn_pb2.Instruction, lambda m, b, _: asysqn_codec.decode_instruction(m, b)),
+    "asysqn contribution": (
+        asysqn_pb2.Contribution,
+        lambda m, b, _: asysqn_codec.decode_contribution(m, b, asysqn_rounds.Report()),
+    ),
+    "asysqn request": (asysqn_pb2.ThetaRequest, lambda m, _b, _: asysqn_codec.decode_request(m)),
+    "asysqn part": (asysqn_pb2.PartialTheta, lambda m, b, _: asysqn_codec.decode_partial(m, b)),
+    "asysqn slopes": (asysqn_pb2.Slopes, lambda m, b, _: asysqn_codec.decode_slopes(m, b)),
+    "asysqn question": (
+        coordinator_service_pb2.SlopesQuestion,
+        lambda m, b, _: asysqn_codec.decode_question(m, b),
+    ),
+}
+
+
+def announced_bytes(message, chance):
+    """What might have followed a message: nothing, or blobs of some sizes."""
+    return deque(memoryview(bytes(chance.choice((0, 4, 8, 80, 256)))) for _ in range(chance.randrange(3)))
+
+
+@pytest.mark.parametrize("name", DECODERS)
+@given(seed=seeds)
+@EXAMPLES
+def test_a_decoder_decodes_or_refuses_by_name(name, seed):
+    chance = random.Random(seed)
+    kind, decode = DECODERS[name]
+    message = random_message(kind, chance)
+    for candidate in (message, mutated(message, chance)):
+        try:
+            decode(candidate, announced_bytes(candidate, chance), chance)
+        except MessageInvalid as refused:
+            assert str(refused)
+
+
+@pytest.mark.parametrize("name", DECODERS)
+@given(seed=seeds)
+@settings(max_examples=FUZZ_EXAMPLES, deadline=None)
+def test_damaged_bytes_are_no_message_or_one_that_decodes_or_is_refused(name, seed):
+    chance = random.Random(seed)
+    kind, decode = DECODERS[name]
+    data = damaged(random_message(kind, chance).SerializeToString(), chance)
+    try:
+        message = kind.FromString(data)
+    except DecodeError:
+        return
+    try:
+        decode(message, announced_bytes(message, chance), chance)
+    except MessageInvalid as refused:
+        assert str(refused)
+
+
+@given(seed=seeds)
+@EXAMPLES
+def test_a_stream_of_chunks_gives_what_was_announced_or_is_refused(seed):
+    chance = random.Random(seed)
+    first = random_message(party_service_pb2.ExchangeRequest, chance)
+    taken = 0
+
+    async def following():
+        nonlocal taken
+        if chance.random() < 0.1:
+            return random_message(party_service_pb2.ExchangeRequest, chance)
+        chunk = tensor_pb2.Chunk(data=bytes(chance.choice((0, 1, 8, 1 << 10, 1 << 20))))
+        taken += len(chunk.data)
+        if taken > 1 << 24:  # an endless sender; the rest would be more of the same
+            raise MessageInvalid("the stream ended in the middle of a tensor")
+        return party_service_pb2.ExchangeRequest(chunk=chunk)
+
+    try:
+        blobs = asyncio.run(receive(first, following))
+    except MessageInvalid as refused:
+        assert str(refused)
+    else:
+        assert sum(len(blob) for blob in blobs) == taken <= LARGEST_TENSOR_BYTES
