@@ -55,6 +55,10 @@ class Composition:
 
     project: str
     port: int = field(default_factory=free_port)
+    up_seconds: float = 0.0
+    """From `up` until all are healthy."""
+    busy: float = 1.0
+    """How many processes waited for each core of this host before that."""
 
     def command(self, *arguments: str) -> list[str]:
         return [*compose_command(), "-p", self.project, *arguments]
@@ -65,14 +69,15 @@ class Composition:
     def checked(self, *arguments: str, **options) -> str:
         return output(*self.command(*arguments), PARLEY_PORT=str(self.port), PARLEY_TAG=TAG, **options)
 
-    def up(self) -> float:
-        """Start everything; seconds until all are healthy."""
+    def up(self) -> None:
+        """Start everything and wait until all are healthy."""
+        self.busy = os.getloadavg()[0] / (os.cpu_count() or 1)
         started = time.monotonic()
         self.checked("up", "-d", "--no-build")
         while (states := {name: self.health(name) for name in SERVICES}) != dict.fromkeys(SERVICES, "healthy"):
             assert time.monotonic() - started < UP_SECONDS, (states, self.checked("logs", "--tail", "5"))
             time.sleep(0.5)
-        return time.monotonic() - started
+        self.up_seconds = time.monotonic() - started
 
     def container(self, service: str) -> str:
         names = self.checked("ps", "-q", service).split()

@@ -1,0 +1,125 @@
+"""The Helm chart: linted, rendered, and every manifest checked against Kubernetes' own schema."""
+
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+import yaml
+
+from services.coordinator.config import CoordinatorConfig
+from services.party.config import PartyConfig
+from services.wire.configuration import load_config
+from tests.e2e.composition import ROOT, run
+
+pytestmark = pytest.mark.e2e
+CHART = ROOT / "deploy" / "helm" / "parley"
+EXAMPLES = ROOT / "deploy" / "helm" / "examples"
+HELM = os.environ.get("PARLEY_HELM") or shutil.which("helm")
+KUBERNETES = "1.35"
+
+
+@pytest.fixture(autouse=True)
+def _helm():
+    if HELM is None:
+        pytest.skip("there is no helm command: install Helm, or name it with PARLEY_HELM")
+
+
+def template(*arguments: str):
+    return run(str(HELM), "template", "org", str(CHART), *arguments)
+
+
+def rendered(example: str, *arguments: str) -> list[dict]:
+    done = template("--values", str(EXAMPLES / f"{example}.yaml"), *arguments)
+    assert done.returncode == 0, done.stderr.decode()
+    return [manifest for manifest in yaml.safe_load_all(done.stdout) if manifest]
+
+
+def of_kind(manifests: list[dict], kind: str) -> list[dict]:
+    return [manifest for manifest in manifests if manifest["kind"] == kind]
+
+
+@pytest.mark.parametrize("example", ["party", "active"])
+def test_the_chart_has_nothing_to_lint(example):
+    done = run(str(HELM), "lint", "--strict", str(CHART), "--values", str(EXAMPLES / f"{example}.yaml"))
+    assert done.returncode == 0, done.stdout.decode()
+
+
+@pytest.mark.parametrize("example", ["party", "active"])
+def test_every_manifest_is_one_that_kubernetes_knows(example):
+    validator = pytest.importorskip("kubernetes_validate", reason="kubernetes-validate is not installed")
+    manifests = rendered(example)
+    for manifest in manifests:
+        validator.validate(manifest, KUBERNETES, strict=True)
+    misspelt = of_kind(manifests, "StatefulSet")[0]
+    misspelt["spec"]["template"]["spec"]["containers"][0]["readynessProbe"] = {}
+    with pytest.raises(validator.ValidationError):
+        validator.validate(misspelt, KUBERNETES, strict=True)
+
+
+def test_the_configuration_that_the_chart_writes_is_one_that_the_services_read(tmp_path):
+    manifests = rendered("active")
+    for kind, role in ((PartyConfig, "party"), (CoordinatorConfig, "coordinator")):
+        file = tmp_path / f"{role}.yaml"
+        found = [m["data"][file.name] for m in of_kind(manifests, "ConfigMap") if file.name in m["data"]]
+        assert len(found) == 1
+        file.write_text(found[0])
+        config = load_config(file, kind)
+        assert (config.listen, config.state, config.identity) == ("0.0.0.0:7700", Path("/state"), Path("/certificates"))
+
+
+def test_every_pod_is_confined_probed_and_limited():
+    for workload in of_kind(rendered("active"), "StatefulSet"):
+        pod = workload["spec"]["template"]["spec"]
+        assert pod["securityContext"]["runAsNonRoot"]
+        assert pod["automountServiceAccountToken"] is False
+        (container,) = pod["containers"]
+        assert container["securityContext"] == {
+            "allowPrivilegeEscalation": False,
+            "readOnlyRootFilesystem": True,
+            "capabilities": {"drop": ["ALL"]},
+        }
+        assert {"startupProbe", "readinessProbe", "livenessProbe"} <= container.keys()
+        assert {"cpu", "memory"} <= container["resources"]["limits"].keys()
+        writable = {mount["name"] for mount in container["volumeMounts"] if not mount.get("readOnly")}
+        assert writable == {"state", "tmp"}
+
+
+def test_without_peers_nobody_may_call_and_only_names_can_be_resolved():
+    arguments = ("--set", "party.network.from=null", "--set", "party.network.to=null")
+    (policy,) = of_kind(rendered("party", *arguments), "NetworkPolicy")
+    assert policy["spec"]["policyTypes"] == ["Ingress", "Egress"]
+    assert policy["spec"]["ingress"] == []
+    assert [port["port"] for rule in policy["spec"]["egress"] for port in rule["ports"]] == [53, 53]
+
+
+@pytest.mark.parametrize(
+    ("settings", "sentence"),
+    [
+        (["party.enabled=true"], "party.name is empty: set it to the name in the certificate"),
+        (["party.enabled=true", "party.name=bank"], "name the secret with its certificate"),
+        (
+            ["party.enabled=true", "party.name=bank", "party.certificates.secret=s"],
+            "party.config.policy.coordinators is empty",
+        ),
+        (["party.enable=true"], "enable"),
+    ],
+)
+def test_a_value_that_is_missing_or_misspelt_is_named(settings, sentence):
+    done = template(*(part for setting in settings for part in ("--set", setting)))
+    assert done.returncode != 0
+    assert sentence in done.stderr.decode()
+
+
+def test_certificates_given_as_files_become_a_secret(tmp_path):
+    files = []
+    for name in ("key.pem", "certificate.pem", "ca.pem"):
+        (tmp_path / name).write_text(f"content of {name}")
+        escaped = name.replace(".", "\\.")
+        files += ["--set-file", f"party.certificates.files.{escaped}={tmp_path / name}"]
+    manifests = rendered("party", "--set", "party.certificates.secret=", *files)
+    (secret,) = of_kind(manifests, "Secret")
+    assert secret["data"].keys() == {"key.pem", "certificate.pem", "ca.pem"}
+    (workload,) = of_kind(manifests, "StatefulSet")
+    mounted = [v["secret"]["secretName"] for v in workload["spec"]["template"]["spec"]["volumes"] if "secret" in v]
+    assert mounted == [secret["metadata"]["name"]]
