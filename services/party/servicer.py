@@ -144,6 +144,7 @@ class PartyServicer(pb_grpc.PartyServiceServicer):
         self, request_iterator: AsyncIterator[pb.ExchangeRequest], context: grpc.aio.ServicerContext
     ) -> AsyncIterator[pb.ExchangeResponse]:
         """Instructions down, contributions up, until the coordinator ends the stream."""
+        self._coordinator(context)
         following = reader(request_iterator)
         first = await following()
         if first.WhichOneof("body") != "attach":
@@ -236,8 +237,8 @@ class PartyServicer(pb_grpc.PartyServiceServicer):
         return name
 
     def _session(self, session_id: str, context: grpc.aio.ServicerContext) -> Session:
-        session = self._sessions.get(session_id)
-        if session is None or session.coordinator != self._coordinator(context):
+        coordinator, session = self._coordinator(context), self._sessions.get(session_id)
+        if session is None or session.coordinator != coordinator:
             raise SessionUnknown("no such session here: open one first (this party may have restarted)")
         return session
 
