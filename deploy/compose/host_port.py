@@ -1,4 +1,4 @@
-"""Say before the coordinator starts whether the port that it is to be reached at is free on this host."""
+"""Say before the coordinator starts whether the ports that it is to be reached at are free on this host."""
 
 import argparse
 import asyncio
@@ -43,15 +43,18 @@ def main() -> None:
     """Entry point of the one-shot service."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("host")
-    parser.add_argument("port", type=int)
+    parser.add_argument("ports", nargs="+", metavar="SETTING=PORT", help="gRPC first")
     given = parser.parse_args()
-    if is_free(given.host, given.port):
+    ports = {setting: int(port) for setting, _, port in (entry.partition("=") for entry in given.ports)}
+    taken = {setting: port for setting, port in ports.items() if not is_free(given.host, port)}
+    if not taken:
         return
     nearby = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(given.host, given.host)  # noqa: S104 (recognised, not bound)
-    if not asyncio.run(is_ours(f"{nearby}:{given.port}")):
+    if not asyncio.run(is_ours(f"{nearby}:{next(iter(ports.values()))}")):
+        setting, port = next(iter(taken.items()))
         raise SystemExit(
-            f"error: port {given.port} of this host is taken by another program: stop that one, or choose another "
-            f"port: PARLEY_PORT={given.port + 1} docker compose up"
+            f"error: port {port} of this host is taken by another program: stop that one, or choose another port: "
+            f"{setting}={port + 1} docker compose up"
         )
 
 

@@ -55,6 +55,7 @@ class Composition:
 
     project: str
     port: int = field(default_factory=free_port)
+    web_port: int = field(default_factory=free_port)
     up_seconds: float = 0.0
     """From `up` until all are healthy."""
     busy: float = 1.0
@@ -63,11 +64,15 @@ class Composition:
     def command(self, *arguments: str) -> list[str]:
         return [*compose_command(), "-p", self.project, *arguments]
 
+    @property
+    def settings(self) -> dict[str, str]:
+        return {"PARLEY_PORT": str(self.port), "PARLEY_WEB_PORT": str(self.web_port), "PARLEY_TAG": TAG}
+
     def compose(self, *arguments: str, **options):
-        return run(*self.command(*arguments), PARLEY_PORT=str(self.port), PARLEY_TAG=TAG, **options)
+        return run(*self.command(*arguments), **self.settings, **options)
 
     def checked(self, *arguments: str, **options) -> str:
-        return output(*self.command(*arguments), PARLEY_PORT=str(self.port), PARLEY_TAG=TAG, **options)
+        return output(*self.command(*arguments), **self.settings, **options)
 
     def up(self) -> None:
         """Start everything and wait until all are healthy."""

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import time
 
+import httpx
 import pytest
 
 from tests.e2e.composition import ROOT, SERVICES
@@ -44,6 +45,17 @@ def test_a_plain_grpc_client_with_reflection_trains(federation, tmp_path):
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert "completed test accuracy 0.9" in done.stdout
+
+
+def test_the_web_page_opens_with_the_token_and_not_without(federation, tmp_path):
+    folder = federation.export_client(tmp_path)
+    trust = ssl.create_default_context(cafile=str(folder / "ca.pem"))
+    token = federation.checked("exec", "-T", "coordinator", "cat", "/state/web.token").strip()
+    with httpx.Client(base_url=f"https://localhost:{federation.web_port}", verify=trust, timeout=20) as browser:
+        opened = browser.get("/api/parties", headers={"Authorization": f"Bearer {token}"})
+        assert opened.status_code == 200
+        assert "telco" in opened.text
+        assert browser.get("/api/parties").status_code == 401
 
 
 def test_every_container_is_confined(federation):
