@@ -37,7 +37,7 @@ class RingTooSmall(ValueError):
 class ValueOutOfRange(ValueError):
     """A value is beyond ±limit. Clipping it would change the sum without a word, so it is refused.
 
-    The text holds a private magnitude: it belongs in the party's own log and never in an answer to a peer.
+    The text holds a private magnitude and never goes to a peer; `without_values` is for logs.
     """
 
     def __init__(self, magnitude: float, limit: float) -> None:
@@ -46,6 +46,7 @@ class ValueOutOfRange(ValueError):
             f"({magnitude / limit:.3g} times): raise `limit` (and lower `fraction_bits` by as many bits, or take "
             "`ring_bits: 64`) in the run spec, or scale the values down"
         )
+        self.without_values = f"a value exceeds the ring's limit {limit:g}"
         self.magnitude = magnitude
         self.limit = limit
 

@@ -4,12 +4,16 @@ from pathlib import Path
 
 
 class TableError(ValueError):
-    """A table cannot be used. The text says which file, column and line, what is wrong and what to do."""
+    """A table cannot be used. The text says which file, column and line, what is wrong and what to do.
+
+    The text may quote a cell; `without_values` is for logs.
+    """
 
     def __init__(self, path: Path, problem: str, remedy: str, *, column: str | None = None, place: str | None = None):
         self.path, self.column, self.place = path, column, place
-        where = [str(path), f"column {column!r}" if column is not None else "", place or ""]
-        super().__init__(f"{', '.join(filter(None, where))}: {problem}. {remedy}.")
+        where = ", ".join(filter(None, [str(path), f"column {column!r}" if column is not None else "", place or ""]))
+        super().__init__(f"{where}: {problem}. {remedy}.")
+        self.without_values = f"{where}: {type(self).__name__}. {remedy}."
 
 
 class TableNotFound(TableError):

@@ -35,7 +35,7 @@ from tables.errors import TableError
 _LOOK_AT_DATA = "the party's table cannot be used: its owner finds the file, line and remedy in the party's log"
 _OUT_OF_RANGE = (
     "a value does not fit the ring of the secure sum: lower the step sizes, standardise the features, or raise "
-    "privacy.aggregation.limit; the party's log has the figure"
+    "privacy.aggregation.limit"
 )
 
 CATALOGUE: Catalogue = {

@@ -177,7 +177,7 @@ class PartyServicer(pb_grpc.PartyServiceServicer):
         try:
             table = self._shelf.load(name)
         except TableError as error:
-            logger.warning("table %s cannot be used: %s", name, error)
+            logger.warning("table %s cannot be used: %s", name, error.without_values)
             return pb.TableSummary(name=name, problem="cannot be loaded; the party's log says why")
         return pb.TableSummary(name=name, rows=len(table), features=len(table.columns))
 

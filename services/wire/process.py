@@ -6,6 +6,7 @@ import json
 import logging
 import signal
 import sys
+import traceback
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
@@ -26,8 +27,10 @@ class JsonLines(logging.Formatter):
             "logger": record.name,
             "message": record.getMessage(),
         }
-        if record.exc_info:
-            entry["error"] = self.formatException(record.exc_info)
+        if record.exc_info and record.exc_info[0] is not None:
+            # Where it went wrong, but not the error's own text, which may quote a value.
+            entry["error"] = record.exc_info[0].__name__
+            entry["trace"] = "".join(traceback.format_tb(record.exc_info[2]))
         return json.dumps(entry)
 
 

@@ -26,7 +26,7 @@ class Refusal:
     status: grpc.StatusCode
     reason: str
     public: str | None = None
-    """What the caller is told where the error's own text holds something private; that text goes to the log."""
+    """What the caller is told where the error's own text holds something private."""
 
 
 Catalogue = Mapping[type[Exception], Refusal]
@@ -129,7 +129,8 @@ class Border(grpc.aio.ServerInterceptor):  # type: ignore[misc]
         refusal = find(self._catalogue, error)
         metrics.REFUSALS.labels(method, "INTERNAL" if refusal is None else refusal.reason).inc()
         if refusal is not None:
-            logger.info("%s refused: %s: %s", method, refusal.reason, error)
+            # An error that quotes values says what of it may be written down.
+            logger.info("%s refused: %s: %s", method, refusal.reason, getattr(error, "without_values", error))
             named = Refusal(refusal.status, getattr(error, "reason", None) or refusal.reason)
             await abort(context, named, refusal.public or str(error))
         logger.error("%s failed", method, exc_info=error)
