@@ -12,6 +12,7 @@ import gzip
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import numpy as np
 from numpy.typing import NDArray
@@ -165,7 +166,18 @@ def run(quick: bool, data: Path | None = None) -> list[dict[str, object]]:
         cleaned = clean(parts, digits, FEDBIO_ACC, sampled=sampled, stop_at_target=True)
         case = f"FedBiOAcc rho={rho}, {sampled} of {PARTIES} parties"
         rows.append(_row(case, f"rounds to validation error {VALIDATION_TARGET}", cleaned.rounds_to_target))
-    return rows
+    return rows if quick else [*rows, *_by_processes(parts, digits, rho)]
+
+
+def _by_processes(parts: Sequence[Client], digits: Digits, rho: float) -> list[dict[str, object]]:
+    """The same run by ten party services and a coordinator over gRPC, sums under pairwise masks."""
+    from experiments.fedbio_federation import clean_by_processes
+
+    with TemporaryDirectory() as folder:
+        cleaned, metrics = clean_by_processes(parts, digits, Path(folder))
+    case = f"FedBiOAcc by processes rho={rho}"
+    rows = [_row(case, "test error", cleaned.test_error), _row(case, "AUC", cleaned.auc)]
+    return [*rows, _row(case, "phases", metrics["rounds"]), _row(case, "bytes", metrics["bytes"])]
 
 
 def plot(rows: list[dict[str, object]], path: Path) -> None:

@@ -106,8 +106,12 @@ class Follower:
 
 
 def quality_names(metrics: dict[str, float]) -> list[str]:
-    """The held-out metrics that say how good a model is, such as `test accuracy`; losses are not among them."""
-    return [name for name in metrics if name.startswith("test ") and not name.endswith("loss")]
+    """The metrics that say how good a model is, such as `test accuracy`; losses are not among them."""
+    return [
+        name
+        for name in metrics
+        if name.startswith(("test ", "validation ", "detection ")) and not name.endswith("loss")
+    ]
 
 
 def spent(report: Any) -> str:
