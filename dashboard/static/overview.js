@@ -29,14 +29,14 @@ export function runs(main, leaving) {
 
 export function partyTable(found) {
   return table(
-    [["Party", ""], ["Health", ""], ["Answers in", "number"], ["Sent to it", "number"], ["Got from it", "number"], ["Tables", ""], ["Version", ""]],
+    [["Party", ""], ["Health", ""], ["Tables", ""], ["Version", ""], ["Answers in", "number"], ["Sent to it", "number"], ["Got from it", "number"]],
     found.map((party) => [
       el("span", {}, el("b", {}, party.name), el("br"), el("span", { class: "soft small" }, party.address)),
       el("span", {}, el("span", { class: `chip ${party.reachable ? (party.problem ? "odd" : "up") : "down"}` },
         party.reachable ? (party.problem ? "look at it" : "up") : "down"),
         party.problem && el("span", { class: "small problem" }, el("br"), party.problem)),
-      party.reachable ? `${party.latency_milliseconds.toFixed(1)} ms` : "–",
-      bytes(party.sent_bytes), bytes(party.received_bytes), party.tables.join(", ") || "–", party.version || "–",
+      party.tables.join(", ") || "–", party.version || "–",
+      party.reachable ? `${party.latency_milliseconds.toFixed(1)} ms` : "–", bytes(party.sent_bytes), bytes(party.received_bytes),
     ]));
 }
 

@@ -25,7 +25,7 @@ export function number(value) {
   if (value === null || value === undefined) return "–";
   if (typeof value === "string") return value === "inf" ? "∞" : value;
   if (Number.isInteger(value)) return value.toLocaleString("en-GB");
-  return Math.abs(value) >= 1e5 || Math.abs(value) < 1e-3 ? value.toExponential(2) : String(Number(value.toPrecision(4)));
+  return Math.abs(value) >= 1e5 || Math.abs(value) < 1e-3 ? value.toExponential(2).replace(/\.?0+e/, "e") : String(Number(value.toPrecision(4)));
 }
 
 export const percent = (value) => (value === undefined ? "–" : `${(100 * value).toFixed(1)} %`);

@@ -74,7 +74,7 @@ export async function run(main, leaving, id) {
       privacy.append(
         el("p", {}, "ε ", el("b", {}, number(ledger.epsilon)), ledger.delta ? ` at δ = ${number(ledger.delta)}` : "",
           ledger.budget ? ` of a budget of ${number(ledger.budget)}` : ", no budget set"),
-        ledger.budget && el("progress", { class: spent >= 1 ? "full" : "", max: 1, value: Math.min(1, spent), "aria-label": "budget spent" }),
+        ledger.budget && el("progress", { class: spent > 0.999 ? "full" : "", max: 1, value: Math.min(1, spent), "aria-label": "budget spent" }),
         table([["Release type", ""], ["To", ""], ["Releases", "number"], ["Most of one label", "number"], ["ε", "number"]],
           ledger.releases.map((r) => [r.mechanism, r.recipients.join(", "), number(r.releases), number(r.largest_count), number(r.epsilon)])),
         el("p", { class: "soft small" }, `${ledger.entries.length} ledger ${ledger.entries.length === 1 ? "entry" : "entries"}, head `,
@@ -85,10 +85,11 @@ export async function run(main, leaving, id) {
 
   async function showCrossings() {
     const found = await ask(`${path}/crossings`);
-    crossing.replaceChildren(el("h2", {}, "What leaves an organisation in this run"),
+    const wide = matchMedia("(min-width: 46rem)").matches;
+    crossing.replaceChildren(el("details", { open: wide }, el("summary", {}, `What leaves an organisation in this run (${found.length} fields)`),
       table([["Field", ""], ["Derived from", ""], ["Protection", ""], ["Seen in the clear by", ""]],
         found.map((f) => [el("code", {}, f.field), f.derived_from, f.protection, f.seen_by])),
-      el("p", { class: "soft small" }, "From the manifest that the build checks against the protos; names, counts and choices are left out. Never: features, labels, models."));
+      el("p", { class: "soft small" }, "From the manifest that the build checks against the protos; names, counts and choices are left out. Never: features, labels, models.")));
   }
 
   function note(event) {

@@ -14,6 +14,7 @@ from contracts.peer.v1 import peer_service_pb2, peer_service_pb2_grpc
 from services.party.config import PartyConfig
 from services.party.refusals import CATALOGUE
 from services.party.servicer import PartyServicer, PeerServicer
+from services.wire import metrics
 from services.wire.authorisation import HEALTH, REFLECTION, Policy
 from services.wire.certificates import load_identity
 from services.wire.configuration import ConfigInvalid, load_config
@@ -52,6 +53,9 @@ async def main(given: argparse.Namespace) -> None:
     await add_health_and_reflection(server, [SERVICE.full_name, PEERS.full_name])
     host = config.listen.rpartition(":")[0]
     address = f"{host}:{listen(server, config.listen, config.identity)}"
+    metrics.SESSIONS.set_function(lambda: servicer.open_sessions)
+    if config.metrics_listen is not None:
+        logger.info("metrics at port %d", metrics.listen(config.metrics_listen, config.identity))
     announcing = asyncio.create_task(_announce(config))
     try:
         await serve(server, address, given.ready_file)

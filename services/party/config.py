@@ -74,5 +74,7 @@ class PartyConfig(Section):
     """Tables by name."""
     policy: Policy
     """What this party accepts."""
+    metrics_listen: str | None = None
+    """host:port for Prometheus; plain HTTP on loopback, elsewhere TLS with a client certificate; none if left out."""
     threads: int = Field(default=1, ge=1, le=256)
     """Threads of torch."""

@@ -25,6 +25,7 @@ from services.party.peers import PeerPlane
 from services.party.roles import Place
 from services.party.sessions import ALGORITHMS, Session, SessionUnknown, check_policy
 from services.party.tables import TableShelf, TooManySessions, VersionMismatch, chosen_rows
+from services.wire import metrics
 from services.wire.authorisation import NotAuthorised, caller_of
 from services.wire.certificates import load_identity
 from services.wire.framing import chunks, reader, receive
@@ -110,6 +111,7 @@ class PartyServicer(pb_grpc.PartyServiceServicer):
         if len(self._sessions) >= self._config.policy.sessions:
             raise TooManySessions(f"{self._config.name} serves {len(self._sessions)} sessions, its limit: try later")
         self._sessions[session.session_id] = session
+        metrics.SESSIONS_OPENED.inc()
 
     async def BeginSession(
         self, request: pb.BeginSessionRequest, context: grpc.aio.ServicerContext
@@ -159,7 +161,9 @@ class PartyServicer(pb_grpc.PartyServiceServicer):
             blobs = await receive(request, following)
             if self._sessions.get(session.session_id) is not session:
                 raise SessionUnknown("the session was closed")
-            field, answer, parts = await session.handle(str(body), getattr(request, str(body)), blobs)
+            with metrics.STEP_SECONDS.labels(str(body)).time():
+                field, answer, parts = await session.handle(str(body), getattr(request, str(body)), blobs)
+            metrics.ROUNDS.labels(str(body)).inc()
             envelope: dict[str, Any] = {field: answer}
             yield pb.ExchangeResponse(**envelope)
             for chunk in chunks(parts):
@@ -172,6 +176,11 @@ class PartyServicer(pb_grpc.PartyServiceServicer):
         coordinator = self._coordinator(context)
         await self._drop(lambda other: other.session_id == request.session_id and other.coordinator == coordinator)
         return pb.CloseSessionResponse()
+
+    @property
+    def open_sessions(self) -> int:
+        """How many sessions are open now."""
+        return len(self._sessions)
 
     def _summary(self, name: str) -> pb.TableSummary:
         try:

@@ -44,7 +44,7 @@ STEP_SECONDS = Histogram(
     buckets=(0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60),
     registry=REGISTRY,
 )
-SESSIONS_OPENED = Counter("parley_sessions_opened", "Sessions opened with parties.", registry=REGISTRY)
+SESSIONS_OPENED = Counter("parley_sessions_opened", "Sessions opened.", registry=REGISTRY)
 SESSIONS = Gauge("parley_sessions", "Sessions that are open now.", registry=REGISTRY)
 
 SENT, RECEIVED = "sent", "received"
