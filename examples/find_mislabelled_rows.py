@@ -48,7 +48,8 @@ def write_tables(folder: Path) -> tuple[dict[str, dict[str, dict[str, str]]], se
 def main(folder: Path) -> None:
     """Train, and show what each hospital finds in its own folder."""
     tables, wrong = write_tables(folder / "data")
-    with LocalFederation(folder / "federation", tables, labels={}) as local, local.connect() as client:
+    federation = LocalFederation(folder / "federation", tables, labels={}, ready_seconds=300)
+    with federation as local, local.connect() as client:
         run = client.start(SPEC.read_text())
         run.result()
     for hospital in HOSPITALS:
