@@ -5,6 +5,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from rich import box
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
@@ -40,13 +41,17 @@ def show_fields(fields: Mapping[str, Any], *, as_json: bool) -> None:
 
 def table_of(rows: Sequence[Mapping[str, Any]], title: str | None = None) -> Table:
     """Rows as a table; numbers are aligned to the right."""
-    table = Table(title=title, title_justify="left", header_style="bold")
+    table = Table(title=title, title_justify="left", header_style="bold", box=box.SIMPLE_HEAD)
     for name in rows[0]:
-        numeric = all(isinstance(row[name], (int, float)) or row[name] in (None, "") for row in rows)
+        numeric = all(_is_number(row[name]) or row[name] in (None, "") for row in rows)
         table.add_column(escape(name), justify="right" if numeric else "left", overflow="fold")
     for row in rows:
         table.add_row(*(escape(text(value)) for value in row.values()))
     return table
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
 def text(value: Any) -> str:
