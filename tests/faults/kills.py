@@ -1,4 +1,4 @@
-"""Random kills: any process, any time; every run ends, with the bits and the ledger of the run that nothing disturbed."""
+"""Random kills: any process, any time; every run ends, with the bits and the ledger of the undisturbed run."""
 
 import random
 from pathlib import Path
@@ -23,7 +23,7 @@ RUNS = 2
 def kill_campaign(directory: Path, kills: int, seed: int) -> Tally:
     """Kill a random process at a random moment of each of `kills` pairs of runs.
 
-    A failure is told with its number: the same seed disturbs the same runs in the same way (up to the machine's timing).
+    A failure is told with its number: a seed disturbs the same runs in the same way (up to the machine's timing).
     """
     chance, names = random.Random(seed), list(CASES)
     cases = [names[number % len(names)] for number in range(RUNS * kills)]
