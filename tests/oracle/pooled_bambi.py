@@ -1,4 +1,4 @@
-"""Slow, obvious BAMBI on pooled data: everything by torch autograd, nothing shared with the product but specs and streams."""
+"""Slow, obvious BAMBI on pooled data: all by torch autograd, nothing shared with the product but specs and streams."""
 
 from dataclasses import dataclass
 

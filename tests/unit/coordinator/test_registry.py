@@ -11,7 +11,9 @@ from services.coordinator.registry import Registry, RunRecord, RunUnknown
 
 @pytest.fixture(params=["sqlite", "postgresql"])
 def registry(request, tmp_path):
-    url = f"sqlite:///{tmp_path / 'runs.db'}" if request.param == "sqlite" else request.getfixturevalue("postgres_database")
+    url = f"sqlite:///{tmp_path / 'runs.db'}"
+    if request.param == "postgresql":
+        url = request.getfixturevalue("postgres_database")
     engine = sa.create_engine(url)
     yield Registry(engine)
     engine.dispose()
