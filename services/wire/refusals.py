@@ -1,5 +1,6 @@
 """Errors on the wire: one status code and one named reason for each refusal, from a service's own catalogue."""
 
+import inspect
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass
@@ -34,6 +35,7 @@ Catalogue = Mapping[type[Exception], Refusal]
 SHARED: Catalogue = {
     NotAuthorised: Refusal(grpc.StatusCode.PERMISSION_DENIED, "NOT_AUTHORISED"),
     MessageInvalid: Refusal(grpc.StatusCode.INVALID_ARGUMENT, "MESSAGE_INVALID"),
+    NotImplementedError: Refusal(grpc.StatusCode.UNIMPLEMENTED, "NOT_IMPLEMENTED", "this method is not served here"),
 }
 """What every service refuses alike."""
 
@@ -108,6 +110,9 @@ class Border(grpc.aio.ServerInterceptor):  # type: ignore[misc]
         return call
 
     def _streamed(self, method: str, behaviour: Callable[..., Any]) -> Callable[..., Any]:
+        if inspect.iscoroutinefunction(behaviour):  # it writes to the context itself, as the health service does
+            return self._single(method, behaviour)
+
         async def call(request: Any, context: grpc.aio.ServicerContext) -> AsyncIterator[Any]:
             try:
                 self._admit(method, context)
