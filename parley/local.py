@@ -39,6 +39,8 @@ class LocalFederation:
     """Fields of every party's policy."""
     coordinator_options: Mapping[str, Any] = field(default_factory=dict)
     """Further fields of the coordinator's configuration."""
+    party_options: Mapping[str, Any] = field(default_factory=dict)
+    """Further fields of every party's configuration."""
     modules: Mapping[str, str] = field(default_factory=dict)
     """Python modules to run in place of a service's own, by name."""
     ready_seconds: float = READY_SECONDS
@@ -149,6 +151,7 @@ class LocalFederation:
             "coordinator": {"name": "coordinator", "address": self.addresses["coordinator"]},
             "tables": _absolute(tables),
             "policy": {"coordinators": ["coordinator"], **self.policy},
+            **self.party_options,
         }
 
     def _write(self, name: str, content: Mapping[str, Any]) -> None:

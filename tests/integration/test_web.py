@@ -13,7 +13,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import yaml
+from typer.testing import CliRunner
 
+from parley.cli import app
 from parley.client import RequestRefused
 from parley.local import LocalFederation
 
@@ -66,6 +68,7 @@ def watched(tmp_path_factory):
         tables,
         {name: {"path": folder / "labels.parquet"} for name in ("train", "raw", "broken")},
         coordinator_options={"web": {"listen": "127.0.0.1:0"}},
+        party_options={"metrics_listen": "127.0.0.1:0"},
         ready_seconds=240,
     )
     with local:
@@ -219,6 +222,22 @@ def test_metrics_count_rounds_bytes_runs_and_refusals(page, watched):
     assert value(text, r"parley_sessions_opened_total") >= 1
 
 
+def party_metrics(watched, name):
+    port = re.search(r"metrics at port (\d+)", (watched.directory / f"{name}.log").read_text())[1]
+    return httpx.get(f"http://127.0.0.1:{port}/metrics").text
+
+
+def test_a_party_counts_its_own_rounds_and_refusals(page, watched):
+    until_ended(page, start(page, spec()).json()["run_id"])
+    assert start(page, spec(table="broken")).status_code == 409
+    text = party_metrics(watched, "bank")
+    exchange = 'method="/parley.party.v1.PartyService/Exchange"'
+    assert value(text, r'parley_rounds_total\{algorithm="bambi"\}') > 0
+    assert value(text, rf'parley_served_bytes_total\{{direction="sent",{exchange}\}}') > 0
+    assert value(text, r'parley_refusals_total\{[^}]*reason="DATA_INVALID"\}') >= 1
+    assert value(text, "parley_sessions_opened_total") >= 1
+
+
 def value(text, pattern):
     found = re.search(rf"^{pattern} (\S+)$", text, re.MULTILINE)
     assert found, pattern
@@ -242,6 +261,20 @@ def test_a_card_says_what_was_trained_on_what_and_at_what_price(page, watched):
     assert "style-src 'sha256-" in answer.headers["content-security-policy"]
 
 
+def test_the_command_writes_the_same_card(page, watched, tmp_path):
+    run_id = start(page, spec()).json()["run_id"]
+    until_ended(page, run_id)
+    where = ["--address", watched.addresses["coordinator"], "--identity", str(watched.identity("client"))]
+    files = ["--html", str(tmp_path / "card.html"), "--json", str(tmp_path / "card.json")]
+    outcome = CliRunner().invoke(app, ["run", "card", run_id, *where, *files])
+    assert outcome.exit_code == 0, outcome.output
+    written, shown = json.loads((tmp_path / "card.json").read_text()), page.get(f"/api/runs/{run_id}/card.json").json()
+    for card in (written, shown):
+        del card["written"]
+    assert written == shown
+    assert run_id in (tmp_path / "card.html").read_text()
+
+
 def test_no_private_value_is_logged_counted_or_shown(page, watched):
     """After a run, and after refusals that have read the data: a broken table, and values too large for the sum."""
     run_id = start(page, spec()).json()["run_id"]
@@ -258,6 +291,7 @@ def test_no_private_value_is_logged_counted_or_shown(page, watched):
     paths = ["/metrics", "/api/runs", "/api/parties", f"/runs/{run_id}/card"]
     paths += [f"/api/runs/{large}", f"/api/runs/{unscaled}", f"/api/runs/{run_id}/events"]
     said |= {path: page.get(path).text for path in paths}
+    said |= {f"metrics of {name}": party_metrics(watched, name) for name in PARTIES}
     for place, text in said.items():
         for secret in (FEATURE[:5], LABEL, BAD_CELL, "of magnitude"):
             assert secret not in text, f"{place} holds {secret}"
