@@ -14,6 +14,7 @@ from grpc_status import rpc_status
 
 from services.wire import metrics
 from services.wire.authorisation import Caller, NotAuthorised, Policy, caller_of
+from services.wire.certificate_files import CertificateError, PeerRefused
 from services.wire.tensors import MessageInvalid
 
 DOMAIN = "parley"
@@ -35,6 +36,8 @@ Catalogue = Mapping[type[Exception], Refusal]
 SHARED: Catalogue = {
     NotAuthorised: Refusal(grpc.StatusCode.PERMISSION_DENIED, "NOT_AUTHORISED"),
     MessageInvalid: Refusal(grpc.StatusCode.INVALID_ARGUMENT, "MESSAGE_INVALID"),
+    CertificateError: Refusal(grpc.StatusCode.FAILED_PRECONDITION, "CERTIFICATE_INVALID"),
+    PeerRefused: Refusal(grpc.StatusCode.UNAUTHENTICATED, "CALLER_UNKNOWN"),
     NotImplementedError: Refusal(grpc.StatusCode.UNIMPLEMENTED, "NOT_IMPLEMENTED", "this method is not served here"),
 }
 """What every service refuses alike."""
