@@ -56,6 +56,12 @@ MANIFEST: tuple[Entry, ...] = (
         "coordinator: the sum over the clients",
     ),
     _data(
+        "decentralised.v1.Measures.sum",
+        "a party's losses, mistakes, numbers of rows and norm of its hyper-gradient",
+        _SUM,
+        "coordinator: the sum over all parties",
+    ),
+    _data(
         "aggregation.v1.Addend.clear",
         "see the message it is in",
         "none; the party's policy must allow plain",
@@ -242,6 +248,10 @@ MANIFEST: tuple[Entry, ...] = (
     *_control("coordinator.v1.AskSlopesResponse", "slopes chunk", "the party that asked"),
     *_control("decentralised.v1.PushSumVector", "step sequence", "the neighbour"),
     *_control("decentralised.v1.NoisedState", "step", "the neighbours"),
+    *_control("decentralised.v1.Instruction", "round phase k first last", "all parties"),
+    *_control(
+        "decentralised.v1.Contribution", "round measures acknowledgement party peer_messages peer_bytes", "coordinator"
+    ),
     *_control("coordinator.v1.AnnounceRequest", "version", "coordinator"),
     *_control("coordinator.v1.AnnounceResponse", "version waiting_runs", "the party"),
     *_control("party.v1.TableSummary", "name problem", "coordinator"),
@@ -254,11 +264,11 @@ MANIFEST: tuple[Entry, ...] = (
         "party.v1.BeginSessionRequest", "session_id keys upper_sizes checkpoint peer_addresses outputs", "all parties"
     ),
     *_control("party.v1.Attach", "session_id", "the party"),
-    *_control("party.v1.ExchangeRequest", "attach bambi fedbio asysqn chunk", "all parties"),
-    *_control("party.v1.ExchangeResponse", "bambi fedbio asysqn chunk", "coordinator"),
+    *_control("party.v1.ExchangeRequest", "attach bambi fedbio asysqn decentralised chunk", "all parties"),
+    *_control("party.v1.ExchangeResponse", "bambi fedbio asysqn decentralised chunk", "coordinator"),
     *_control("party.v1.CloseSessionRequest", "session_id", "the party"),
     *_control("peer.v1.Attach", "session_id", "the peer"),
-    *_control("peer.v1.PushRequest", "attach theta_request partial_theta chunk", "the peer"),
+    *_control("peer.v1.PushRequest", "attach theta_request partial_theta push_sum noised_state chunk", "the peer"),
     *_control(
         "ledger.v1.LedgerEntry",
         "sequence time kind mechanism recipients first_release releases records epsilon delta largest_count hash",
