@@ -57,6 +57,8 @@ e2e: $(STAMP)  ## Run the tests that need a Docker engine or a browser
 	PYTHON=$(BIN)/python tests/e2e/run
 
 torture: $(STAMP)  ## Run faults, fuzzing and reproductions at full length
+	$(BIN)/python -m tests.faults
+	PARLEY_FUZZ_EXAMPLES=2000 $(BIN)/python -m pytest -q tests/property --timeout 7200
 	$(BIN)/python -m pytest -q -m slow --timeout 7200
 
 bench: $(STAMP)  ## Run every benchmark; rows and pictures land in out/bench
