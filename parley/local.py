@@ -17,7 +17,7 @@ import yaml
 from parley.client import Federation, connect
 from services.wire.certificates import create_authority, issue
 
-READY_SECONDS = 60.0
+READY_SECONDS = 180.0
 STOP_SECONDS = 10.0
 
 
