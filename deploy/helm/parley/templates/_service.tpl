@@ -39,7 +39,7 @@ helm.sh/chart: {{ printf "%s-%s" .top.Chart.Name .top.Chart.Version }}
 {{- define "parley.probe" -}}
 exec:
   command: [python, -m, services.wire.healthcheck, --config, /etc/parley/{{ .role }}.yaml]
-timeoutSeconds: 10
+timeoutSeconds: 20
 {{- end }}
 
 {{- define "parley.check" -}}
