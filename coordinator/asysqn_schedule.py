@@ -154,6 +154,7 @@ def _synchronous(problem: Problem, done: int, observer: Observer) -> Rounds:
 
 
 def _asynchronous(problem: Problem, observer: Observer) -> Rounds:
+    yield _round(None, ReportAsk())  # everybody answers before anybody asks
     yield _round(None, Start())
     next_look, next_checkpoint = (
         _next(problem.rounds, problem.look_every),

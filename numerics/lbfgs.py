@@ -41,6 +41,16 @@ class DampingMode(StrEnum):
     """γ_k I, as printed: also lifts true but small curvature, and takes about twice the rounds."""
 
 
+class Scale(StrEnum):
+    """Which γ makes H_0 = I/γ, the curvature assumed where no stored pair has looked."""
+
+    LAST = "last"
+    """γ_k of the newest pair, as printed."""
+    LARGEST = "largest"
+    """The largest ŷᵀŷ/sᵀŷ in memory. Near the optimum steps run along flat directions, and γ_k follows them down; a
+    steep direction that has left the memory then gets a step of many times 1/curvature, and the run rebounds."""
+
+
 class UnsuitableMemory(ValueError):
     """The L-BFGS settings are out of range."""
 
@@ -55,6 +65,8 @@ class Damping:
     """What a pair is damped towards."""
     delta: float = 0.01
     """δ > 0, the floor of γ_k and, in `floor` mode, of the curvature."""
+    scale: Scale = Scale.LAST
+    """Which γ is used where no pair has looked."""
     gamma_max: float = 1e8
     """The cap of γ_k; without one, sᵀȳ → 0 makes γ_k unbounded and the party stops moving."""
 
@@ -82,7 +94,7 @@ class Curvature:
     pairs: tuple[Pair, ...] = ()
     """Oldest first, at most m."""
     gamma: float = 1.0
-    """γ_k, with H_{k,0} = I/γ_k; γ_1 = 1."""
+    """γ, with H_{k,0} = I/γ; γ_1 = 1."""
     skipped: int = 0
     """How many pairs were too short, or not finite, and were left out."""
 
@@ -116,7 +128,11 @@ def remember(damping: Damping, memory: Curvature, step: Vector, difference: Vect
     floor = damping.delta if damping.mode is DampingMode.FLOOR else gamma
     damped = damp(step, difference, floor=floor)
     pair = Pair(step, damped, 1.0 / float(step @ damped))
-    return replace(memory, pairs=(*memory.pairs, pair)[-damping.memory :], gamma=gamma)
+    pairs = (*memory.pairs, pair)[-damping.memory :]
+    if damping.scale is Scale.LARGEST:
+        seen = max(float(kept.damped @ kept.damped) * kept.rho for kept in pairs)
+        gamma = min(max(gamma, seen), damping.gamma_max)
+    return replace(memory, pairs=pairs, gamma=gamma)
 
 
 def direction(memory: Curvature, gradient: Vector) -> Vector:

@@ -15,6 +15,9 @@ class CurvatureSpec(Section):
     """Pairs m that are kept."""
     damping: Literal["floor", "eq12"] = "floor"
     """What a pair is damped towards: δ (`floor`), or γ_k as the paper prints it (`eq12`, about twice the rounds)."""
+    scale: Literal["largest", "last"] = "largest"
+    """Curvature assumed where no pair has looked: the largest in memory, or the newest pair's γ_k as printed, which
+    can rebound by orders of magnitude."""
     delta: float = Field(default=0.01, gt=0, lt=1e8)
     """δ, the floor of the curvature."""
     pair_every: int = Field(default=10, ge=1, le=100_000)

@@ -80,6 +80,8 @@ class UpdateLoop:
     """Where updates are computed."""
     label_holder: SlopesDesk | None = None
     """Who turns θ into slopes, where this party has no labels."""
+    checkpoint: int = 0
+    """The last checkpoint that was written."""
     staleness: int = 0
     """Most calls of others between a reading and the step made from it, so far."""
     failure: Exception | None = None

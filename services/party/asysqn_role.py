@@ -13,7 +13,7 @@ from torch import Tensor
 
 from contracts.asysqn.v1 import asysqn_pb2
 from numerics.gradient_estimators import Estimator, as_features, check_scaling, watched_rows
-from numerics.lbfgs import Damping, DampingMode
+from numerics.lbfgs import Damping, DampingMode, Scale
 from numerics.linear_losses import loss_named
 from numerics.streams import stream
 from party import asysqn
@@ -73,6 +73,8 @@ class AsysqnRole:
     async def act(self, state: Standing, instruction: Instruction) -> Plan:
         """Take the outcome, then do what is asked."""
         outcome, ask = instruction
+        if self._spec.is_asynchronous and self._place.trained is None and self._loop is None:
+            self._loop = self._make_loop(state)  # answers from now on, steps from Start on
         if self._loop is not None:
             self._loop.check()
             state = self._loop.standing
@@ -87,15 +89,17 @@ class AsysqnRole:
             case Look():
                 return Plan(state, draft=await self._compute(self._block.look, state.state, ask))
             case Start():
-                self._start(state)
+                if self._loop is None:
+                    raise MessageInvalid("only an asynchronous training session starts a loop")
+                self._loop.start()
             case Halt() if self._loop is not None:
                 await self._loop.stop()
                 self._loop.check()
                 self._standing = self._loop.standing
         assert self._standing is not None  # noqa: S101 (set above)
         kept = replace(self._standing, k=ask.k) if isinstance(ask, Checkpoint) else self._standing
-        if self._loop is not None and isinstance(ask, Checkpoint):
-            self._loop.standing = replace(self._loop.standing, k=ask.k)
+        if self._loop is not None:
+            self._loop.checkpoint = max(self._loop.checkpoint, kept.k)
         return Plan(kept, checkpoint=kept.k if isinstance(ask, Checkpoint) else None, finished=isinstance(ask, Finish))
 
     async def rest(self, state: Standing) -> Plan:
@@ -104,7 +108,7 @@ class AsysqnRole:
         if loop is not None:
             await loop.stop()
             await loop.plane.close()
-            state = loop.standing
+            state = replace(loop.standing, k=loop.checkpoint)
         if self._place.label_holder is not None:
             await self._place.label_holder.close()
         self._updates.shutdown(wait=False)
@@ -142,12 +146,9 @@ class AsysqnRole:
             await self._pace.keep(began)
         return replace(state, state=advanced, pending=None)
 
-    def _start(self, standing: Standing) -> None:
+    def _make_loop(self, standing: Standing) -> UpdateLoop:
         place = self._place
-        if not self._spec.is_asynchronous or place.peers is None or place.secrets is None:
-            raise MessageInvalid("only an asynchronous training session starts a loop")
-        if self._loop is not None:
-            return
+        assert place.peers is not None and place.secrets is not None  # noqa: S101, PT018 (the session has begun)
         count = len(place.spec.parties)
         limits = self._spec.asynchrony
         sums = RequestedSums(place.index, count, place.spec.privacy.aggregation, place.secrets)
@@ -165,8 +166,7 @@ class AsysqnRole:
         loop = UpdateLoop(
             self._block, place.index, self._spec, standing, plane, self._pace, self._updates, label_holder=holder
         )
-        self._loop = loop
-        loop.start()
+        return loop
 
     def _progress(self) -> Progress:
         loop, peers = self._loop, self._place.peers
@@ -202,7 +202,12 @@ def block_of(place: Place) -> Block:
         step_decay=spec.step_decay,
         batch_size=spec.batch,
         regularisation=spec.regularisation,
-        damping=Damping(spec.curvature.memory, DampingMode(spec.curvature.damping), spec.curvature.delta),
+        damping=Damping(
+            spec.curvature.memory,
+            DampingMode(spec.curvature.damping),
+            spec.curvature.delta,
+            Scale(spec.curvature.scale),
+        ),
         pair_every=spec.curvature.pair_every,
         snapshot_every=spec.snapshot_every,
         largest_theta=min(2.0**16, limit),

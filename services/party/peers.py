@@ -1,6 +1,7 @@
 """The peer plane of one session: partial sums up the aggregation trees and messages of roles, party to party."""
 
 import asyncio
+import contextlib
 from collections import deque
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -108,14 +109,22 @@ class PeerPlane:
             PeerLost: if it cannot be reached; the next message dials anew.
         """
         async with self._writing[receiver]:  # a message and its chunks stay together
+            known = self._streams.get(receiver)
             try:
-                stream = self._streams.get(receiver) or await self._dial(receiver)
-                for part in (message, *(pb.PushRequest(chunk=chunk) for chunk in chunks(blobs))):
-                    await stream.write(part)
-                    self.sent_bytes += part.ByteSize()
+                if known is not None:
+                    with contextlib.suppress(grpc.aio.AioRpcError, asyncio.InvalidStateError):
+                        await self._write(known, message, blobs)
+                        return
+                # The first message, or the stream has ended since the last one: a message twice is the same one.
+                await self._write(await self._dial(receiver), message, blobs)
             except (grpc.aio.AioRpcError, asyncio.InvalidStateError) as error:
                 self._streams.pop(receiver, None)
                 raise PeerLost(f"{self._names[receiver]} cannot be reached: {error}") from None
+
+    async def _write(self, stream: grpc.aio.StreamUnaryCall, message: pb.PushRequest, blobs: Blobs) -> None:
+        for part in (message, *(pb.PushRequest(chunk=chunk) for chunk in chunks(blobs))):
+            await stream.write(part)
+            self.sent_bytes += part.ByteSize()
 
     async def _dial(self, receiver: int) -> grpc.aio.StreamUnaryCall:
         if receiver not in self._channels:

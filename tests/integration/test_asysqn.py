@@ -94,7 +94,7 @@ def golden(damping, **changes):
         "batch": 456,
         "step_size": 0.5,
         "steps": 50,
-        "curvature": {"memory": 5, "pair_every": 1, "damping": damping},
+        "curvature": {"memory": 5, "pair_every": 1, "damping": damping, "scale": "last"},
     }
     return train | changes
 
@@ -123,3 +123,28 @@ def test_labels_at_the_coordinator_alone_train_the_same_model(client):
     found = objectives(client.start(spec(train, labels={"mechanism": "off"}, evaluate_every=1)))
     for k, expected in GOLDEN["floor"].items():
         assert found[k] == pytest.approx(expected, abs=1e-10 if k <= 20 else 1e-7)
+
+
+def loop(**changes):
+    features, labels = cancer()
+    best = optimum(features[:456], labels[:456])
+    train = {
+        "batch": 128,
+        "regularisation": REGULARISATION,
+        "snapshot_every": 8,
+        "steps": 20_000,
+        "target": 1e-5,
+        "optimum": best,
+    }
+    return train | changes
+
+
+@pytest.mark.parametrize("aggregation", ["two_tree", "pairwise"])
+@pytest.mark.parametrize("estimator", ["svrg", "saga"])
+def test_parties_that_wait_for_nobody_reach_the_optimum(client, aggregation, estimator):
+    run = client.start(spec(loop(estimator=estimator), aggregation))
+    metrics = run.result()
+    assert metrics["sub-optimality"] <= 1e-5
+    assert metrics["test accuracy"] > 0.95
+    assert metrics["aggregation rounds"] < 20_000
+    assert {f"utilisation {party}" for party in PARTIES} <= metrics.keys()
