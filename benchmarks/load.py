@@ -1,0 +1,148 @@
+"""Load: many parties in one run, many runs at once, and memory over many steps.
+
+Real processes over mutual TLS on one machine. Memory is the resident set of each process, sampled while a long run goes
+on; its slope is fitted over the second half of the run, when every cache is warm.
+"""
+
+import statistics
+import tempfile
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import yaml
+
+from parley.client import Federation
+from parley.local import LocalFederation
+from parley.splitting import split_dataset
+
+PARTIES, RUNS, STEPS = 32, 8, 10_000
+ROWS, SAMPLE_SECONDS = 300, 0.5
+LONGEST_SECONDS = 3600.0
+
+
+def run(parties: int = PARTIES, runs: int = RUNS, steps: int = STEPS) -> list[dict[str, Any]]:
+    """Measure every case and return rows of case, metric, value, unit, baseline and ratio."""
+    with tempfile.TemporaryDirectory() as scratch:
+        rows = _many_parties(Path(scratch) / "many", parties)
+        return rows + _many_runs_and_memory(Path(scratch) / "few", runs, steps)
+
+
+def _many_parties(scratch: Path, parties: int) -> list[dict[str, Any]]:
+    names = [f"party-{number}" for number in range(parties)]
+    with _federation(scratch, names, "digits") as federation, federation.connect() as client:
+        metrics = client.start(_spec(names, upper=0, lower=200)).result()
+        memory = statistics.median(_resident(federation).values())
+    case = f"{parties} parties"
+    return [
+        _row(case, "round", 1e3 * metrics["seconds"] / metrics["rounds"], "ms"),
+        _row(case, "rounds", metrics["rounds"], "rounds"),
+        _row(case, "memory of a process", memory, "MB"),
+    ]
+
+
+def _many_runs_and_memory(scratch: Path, runs: int, steps: int) -> list[dict[str, Any]]:
+    names = ["bank", "shop", "telco"]
+    with _federation(scratch, names, "digits") as federation, federation.connect() as client:
+        alone = _seconds(client, _spec(names, upper=20, lower=1), 1)
+        together = _seconds(client, _spec(names, upper=20, lower=1), runs)
+        samples = _sampled(federation, client, _spec(names, upper=0, lower=steps))
+    rows = [_row(f"{runs} runs at once", "seconds for all", together, "s", "one run alone", together / alone)]
+    for name, series in samples.items():
+        at, megabytes = np.array(series[len(series) // 2 :]).T
+        # per 10 000 steps: time stands for steps, which the run makes at a constant pace
+        slope = np.polyfit(at, megabytes, 1)[0] * series[-1][0] * 10_000 / steps
+        rows.append(_row(f"memory of {name} over {steps} steps", "slope", slope, "MB per 10000 steps"))
+        first = series[len(series) // 2][1]
+        rows.append(
+            _row(f"memory of {name} over {steps} steps", "end", megabytes[-1], "MB", "half-way", megabytes[-1] / first)
+        )
+    return rows
+
+
+def _federation(scratch: Path, names: list[str], source: str) -> LocalFederation:
+    split_dataset(source, names, scratch / "data", limit=ROWS)
+    return LocalFederation(
+        scratch,
+        {name: {"train": {"path": scratch / "data" / f"{name}.parquet"}} for name in names},
+        {"train": {"path": scratch / "data" / "labels.parquet"}},
+        ready_seconds=60.0 + 30.0 * len(names),  # they share a few cores to start on
+    )
+
+
+def _spec(names: list[str], *, upper: int, lower: int) -> str:
+    content = {
+        "name": "load",
+        "parties": names,
+        "train": {
+            "algorithm": "bambi",
+            "hypergradient": "zeroth_order",
+            "model": {"kind": "identity"},
+            "upper": {"steps": upper, "batch": 32},
+            "lower": {"solver": "sgd", "batch": 32, "warmup_steps": lower, "optimiser": {"step": 1e-3}},
+        },
+        "privacy": {"labels": {"mechanism": "per_step", "epsilon": 1}},
+        "evaluate_every": 0,
+        "checkpoint_every": 10,
+        "round_seconds": 300,
+    }
+    return yaml.safe_dump(content)
+
+
+def _seconds(client: Federation, spec: str, runs: int) -> float:
+    started = time.perf_counter()
+    for one in [client.start(spec) for _ in range(runs)]:
+        one.result()
+    return time.perf_counter() - started
+
+
+def _sampled(federation: LocalFederation, client: Federation, spec: str) -> dict[str, list[tuple[float, float]]]:
+    samples: dict[str, list[tuple[float, float]]] = {name: [] for name in federation.processes}
+    done, started = threading.Event(), time.perf_counter()
+
+    def sample() -> None:
+        while not done.wait(SAMPLE_SECONDS):
+            for name, megabytes in _resident(federation).items():
+                samples[name].append((time.perf_counter() - started, megabytes))
+
+    thread = threading.Thread(target=sample, daemon=True)
+    long_run = client.start(spec)
+    thread.start()
+    try:
+        long_run.result()
+    finally:
+        done.set()
+        thread.join(LONGEST_SECONDS)
+    return samples
+
+
+def _resident(federation: LocalFederation) -> dict[str, float]:
+    """Resident memory of every process in MB."""
+    sizes = {}
+    for name, process in federation.processes.items():
+        fields = dict(line.split(":", 1) for line in Path(f"/proc/{process.pid}/status").read_text().splitlines())
+        sizes[name] = int(fields["VmRSS"].split()[0]) / 1024
+    return sizes
+
+
+def _row(
+    case: str, metric: str, value: float, unit: str, baseline: str | None = None, ratio: float | None = None
+) -> dict[str, Any]:
+    return {"case": case, "metric": metric, "value": float(value), "unit": unit, "baseline": baseline, "ratio": ratio}
+
+
+def plot(rows: list[dict[str, Any]], path: Path) -> None:
+    """Bars of the memory slopes."""
+    import matplotlib.pyplot as plt
+
+    figure, axes = plt.subplots(figsize=(7, 3), layout="constrained")
+    slopes = [row for row in rows if row["metric"] == "slope"]
+    bars = axes.barh([row["case"] for row in slopes], [row["value"] for row in slopes], color="#4472a8")
+    axes.bar_label(bars, fmt="%.2f", padding=3)
+    axes.axvline(0, color="black", linewidth=1)
+    axes.set(xlabel="MB per 10 000 steps", title="Resident memory over a long run")
+    axes.invert_yaxis()
+    figure.savefig(path, dpi=150)
+    plt.close(figure)
