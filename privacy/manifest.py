@@ -331,7 +331,12 @@ OTHER_LEAKS: tuple[Leak, ...] = (
         "how long a party computes",
         "not hidden; it depends on sizes and machines, weakly on sparsity of features",
     ),
-    Leak("logs", "what a service writes", "constant messages, ids and counts; tensors are never logged"),
+    Leak(
+        "logs",
+        "what a service writes",
+        "constant messages, ids and counts; never a tensor; an error that quotes a value is written without it",
+    ),
+    Leak("metrics", "what a service counts", "calls, bytes, rounds and times, by names that are not data"),
     Leak(
         "checkpoints",
         "model and optimiser state on a party's disk",

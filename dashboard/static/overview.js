@@ -1,9 +1,11 @@
 // The list of runs, and how the parties stand.
 import { ask, bytes, chip, day, duration, el, every, number, percent, table } from "./page.js";
 
-const score = (metrics) =>
-  metrics["test accuracy"] !== undefined ? percent(metrics["test accuracy"])
-    : number(metrics["test r2"] ?? metrics["test loss"] ?? metrics["upper loss"]);
+function score(metrics) {
+  if (metrics["test accuracy"] !== undefined) return percent(metrics["test accuracy"]);
+  const name = ["test r2", "test loss", "upper loss"].find((each) => metrics[each] !== undefined);
+  return name ? `${name} ${number(metrics[name])}` : "–";
+}
 
 export function runs(main, leaving) {
   const place = el("section", { class: "panel" }, el("p", { class: "empty" }, "Loading …"));
