@@ -85,9 +85,9 @@ def split(
         print_json(_plain(summary))
         return
     kind = f"{len(summary.classes)} classes" if summary.classes else summary.kind
-    console.print(
-        table_of(summary.table(), f"{summary.source}: {summary.rows} rows, {summary.columns} columns, {kind}")
-    )
+    title = f"{summary.source}: {summary.rows} rows, {summary.columns} columns, {kind}"
+    shown = ("holder", "file", "content", "rows", "columns", "image")
+    console.print(table_of([{name: row[name] for name in shown} for row in summary.table()], title))
 
 
 def _plain(summary: Any) -> dict[str, Any]:

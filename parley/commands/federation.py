@@ -47,8 +47,7 @@ def predict(
     elif json:
         print_json(rows)
     elif rows:
-        brief = [{key: row[key] for key in list(row)[:12]} for row in rows[:SHOWN_ROWS]]
-        console.print(table_of(brief))
+        console.print(table_of([_brief(row) for row in rows[:SHOWN_ROWS]]))
         if len(rows) > SHOWN_ROWS:
             console.print(f"… and {len(rows) - SHOWN_ROWS} more rows; write all of them with --out predictions.csv")
 
@@ -90,6 +89,13 @@ def _rows(prediction: "Prediction") -> list[dict[str, Any]]:
         | {f"score {column}": round(float(value), 6) for column, value in zip(columns, row, strict=True)}
         for name, label, row in zip(prediction.ids, prediction.labels, scores, strict=True)
     ]
+
+
+def _brief(row: dict[str, Any]) -> dict[str, Any]:
+    """A row that fits a terminal: the prediction and the highest score."""
+    scores = [value for name, value in row.items() if name.startswith("score ")]
+    best = {"score": f"{max(scores):.4f}"} if len(scores) > 1 else {name: row[name] for name in row if "score" in name}
+    return {"id": row["id"], "prediction": row["prediction"], **best}
 
 
 def _write(path: Path, rows: list[dict[str, Any]]) -> None:

@@ -28,7 +28,7 @@ def show(
         print_json({"entries": entries, "report": report})
         return
     if entries:
-        console.print(table_of([{**entry, "hash": entry["hash"][:12]} for entry in entries]))
+        console.print(table_of([_brief(entry) for entry in entries]))
     else:
         console.print("Nothing has been released yet.")
     show_fields(report, as_json=False)
@@ -50,7 +50,8 @@ def verify(
     elif ledger.broken:
         typer.echo(f"error: the chain is broken: {ledger.broken}", err=True)
     else:
-        typer.echo(f"{len(ledger.entries)} entries, the chain is whole, head {head or 'none yet'}")
+        count = len(ledger.entries)
+        typer.echo(f"{count} {'entry' if count == 1 else 'entries'}, the chain is whole, head {head or 'none yet'}")
     if ledger.broken:
         raise typer.Exit(REFUSED)
 
@@ -68,6 +69,13 @@ def _entry(entry: Any) -> dict[str, Any]:
         "most per record": entry.largest_count,
         "hash": entry.hash,
     }
+
+
+def _brief(entry: dict[str, Any]) -> dict[str, Any]:
+    """An entry that fits a terminal; the mechanism stands in the report below."""
+    time = entry["time"][:19].replace("T", " ")
+    kept = {name: value for name, value in entry.items() if name != "mechanism"}
+    return kept | {"time": time, "hash": entry["hash"][:8]}
 
 
 def _report(report: Any) -> dict[str, Any]:
