@@ -1,13 +1,10 @@
 """A quick, seeded part of every campaign; `make torture` runs them at full length."""
 
-import random
-
 import pytest
 
-from tests.faults.disturbances import SCENARIOS, Stage
+from tests.faults.disturbances import SCENARIOS
 from tests.faults.fuzz_inputs import input_campaign
 from tests.faults.fuzz_services import fuzz_campaign
-from tests.faults.harness import make_federation
 from tests.faults.kills import kill_campaign
 
 
@@ -28,15 +25,6 @@ def test_services_answer_or_refuse_by_name_whatever_any_role_sends(tmp_path):
 
 def test_decoders_and_the_spec_parser_take_or_refuse_any_input():
     assert input_campaign(messages=2000, specs=200, seed=1).failures == []
-
-
-@pytest.fixture(scope="module")
-def stage(tmp_path_factory):
-    directory = tmp_path_factory.mktemp("stage")
-    with make_federation(directory / "federation", directory / "data") as federation, federation.connect() as client:
-        stage = Stage(federation, client, random.Random(1))
-        stage.check_end(stage.start())
-        yield stage
 
 
 @pytest.mark.timeout(600)
