@@ -21,7 +21,7 @@ from parley.client import Federation
 TARGETS = (1e-3, 1e-4)
 PAPER_ACCURACY = 0.8503
 SEEDS = (0, 1, 2)
-QUASI_NEWTON = {"direction": "quasi_newton", "step_size": 0.2}
+QUASI_NEWTON = {"direction": "quasi_newton", "step_size": 0.35}
 FIRST_ORDER = {"direction": "first_order", "step_size": 2.5}
 CASES: dict[str, dict[str, Any]] = {
     "AsySQN-SVRG": {**QUASI_NEWTON, "estimator": "svrg", "steps": 6000},

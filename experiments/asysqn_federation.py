@@ -115,7 +115,7 @@ def spec(a9a: A9a, train: Mapping[str, Any], *, seed: int, look_every: int, stra
         "train": {"algorithm": "asysqn", "optimum": a9a.optimum, "regularisation": REGULARISATION, **train},
         "privacy": {"aggregation": {"kind": "two_tree"}},
         "evaluate_every": look_every,
-        "checkpoint_every": 0,
+        "checkpoint_every": 400,
         "round_seconds": 300,
     }
     return yaml.safe_dump(content)

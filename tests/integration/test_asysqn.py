@@ -148,3 +148,90 @@ def test_parties_that_wait_for_nobody_reach_the_optimum(client, aggregation, est
     assert metrics["test accuracy"] > 0.95
     assert metrics["aggregation rounds"] < 20_000
     assert {f"utilisation {party}" for party in PARTIES} <= metrics.keys()
+
+
+def test_a_message_and_a_sum_cost_what_the_paper_counts(client):
+    """q = 3, two_tree: 2(q−1)+1 messages of 8b bytes for each sum, and an SVRG step makes one sum, not two."""
+    run = client.start(spec(loop(steps=200, target=None, batch=400, snapshot_every=50), "two_tree"))
+    metrics = run.result()
+    calls, updates = metrics["aggregation rounds"], metrics["updates"]
+    snapshots = calls - updates
+    assert snapshots == sum(np.ceil(metrics[f"updates {party}"] / 50) for party in PARTIES)
+    payload = 5 * 8 * (400 * updates + 456 * snapshots)
+    assert metrics["peer bytes"] <= 1.10 * payload
+
+
+def test_a_party_that_is_killed_rejoins_while_the_others_go_on(client, federation):
+    run = client.start(spec(loop(target=None, steps=1500, turn_seconds=0.02), checkpoint_every=20))
+    for event in run.watch():
+        if event.step >= 100:
+            break
+    federation.kill("south")
+    time.sleep(3)
+    federation.restart("south")
+    metrics = run.result()
+    assert run.message.attempt >= 2
+    assert metrics["updates alone"] > 0, "the others made steps of their own while south was away"
+    assert metrics["sub-optimality"] <= 1e-5
+
+
+def test_a_slow_party_does_not_slow_the_others_unless_there_is_a_barrier(client):
+    slow = [{"name": "north"}, {"name": "east"}, {"name": "south", "speed": 0.25}]
+    settings = {"estimator": "saga", "turn_seconds": 0.08, "target": None}
+    free = client.start(spec(loop(**settings, steps=240), parties=slow, evaluate_every=0)).result()
+    barrier = client.start(
+        spec(loop(**settings, steps=40, schedule="synchronous"), parties=slow, evaluate_every=0)
+    ).result()
+    ratio = (free["updates"] / free["seconds"]) / (barrier["updates"] / barrier["seconds"])
+    assert free["updates north"] > 2 * free["updates south"]
+    assert ratio > 1.8, "closed form (q − 1 + s)/(q·s) = 3"
+    assert barrier["utilisation north"] < 0.5 < barrier["utilisation south"]
+
+
+def test_a_badly_scaled_column_is_named_and_never_ends_in_nan(client):
+    run = client.start(spec(loop(target=None, steps=300), table="wild"))
+    messages = [event.message for event in run.watch()]
+    assert any("east warns" in message and "(3)" in message for message in messages)
+    if run.state == "COMPLETED":
+        assert np.isfinite(run.metrics["objective"])
+    else:
+        assert run.state == "FAILED"
+        assert "standardise" in run.reason
+
+
+def test_labels_at_the_coordinator_reach_asynchronous_parties_through_label_privacy(client):
+    train = loop(labels_at="coordinator", target=None, steps=400, optimum=0.0)
+    run = client.start(spec(train, labels={"mechanism": "once", "epsilon": 4}))
+    assert run.result()["test accuracy"] > 0.9
+    ledger = run.ledger()
+    assert ledger.broken == ""
+    assert ledger.report.pure_epsilon == pytest.approx(4)
+
+
+def test_a_spent_label_budget_ends_an_asynchronous_run_and_keeps_its_model(client):
+    train = loop(labels_at="coordinator", target=None, steps=5000, optimum=0.0)
+    run = client.start(spec(train, labels={"mechanism": "per_step", "epsilon": 1, "budget": 12}))
+    with pytest.raises(RequestRefused, match="BUDGET_EXHAUSTED"):
+        run.result()
+    assert run.ledger().report.pure_epsilon <= 12
+    assert len(run.predict(ids=["0001", "0500"]).ids) == 2
+
+
+def test_a_saved_model_predicts_as_it_was_trained(client):
+    run = client.start(spec(loop()))
+    accuracy = run.result()["test accuracy"]
+    predicted = run.predict()
+    _, labels = cancer()
+    right = np.array([int(label) for label in predicted.labels]) == labels
+    assert right[456:].mean() == pytest.approx(accuracy)
+
+
+def test_a_run_that_stops_by_its_loss_may_not_hide_labels_behind_noise(client):
+    text = spec(loop(labels_at="coordinator"), labels={"mechanism": "once", "epsilon": 4})
+    with pytest.raises(RequestRefused, match="leave `target` out"):
+        client.start(text)
+
+
+def test_two_parties_are_refused_because_a_sum_would_give_one_away(client):
+    with pytest.raises(RequestRefused, match="add a party"):
+        client.start(spec(loop(), parties=PARTIES[:2]))
