@@ -2,7 +2,7 @@
 
 from contracts.ledger.v1 import ledger_pb2 as pb
 from privacy.accounting import Composed, PureAccountant, from_json, online_epsilon, reported_epsilon
-from privacy.ledger import Entry, Ledger, LedgerBroken
+from privacy.ledger import Entry, Ledger, LedgerBroken, RunNotOpen
 from services.coordinator.registry import RunRecord
 from spec.parsing import parse_spec
 
@@ -14,6 +14,8 @@ def entries_of(ledger: Ledger, run_id: str) -> tuple[list[pb.LedgerEntry], str]:
         ledger.verify(run_id)
     except LedgerBroken as broken:
         return entries, str(broken)
+    except RunNotOpen:  # a run that has released no label, or never will
+        return entries, ""
     return entries, ""
 
 
