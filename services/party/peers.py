@@ -46,6 +46,7 @@ class PeerPlane:
         self._arrived: dict[Waiting, asyncio.Future[TreeSum]] = {}
         self._streams: dict[int, grpc.aio.StreamUnaryCall] = {}
         self._channels: dict[int, grpc.aio.Channel] = {}
+        self._summed = 0
         self._writing = [asyncio.Lock() for _ in names]
         self._takers: dict[str, Take] = {}
         self.sent_bytes = 0
@@ -66,7 +67,9 @@ class PeerPlane:
         taker(self._names.index(sender), message, blobs)
 
     def deliver(self, sender: str, part: TreeSum) -> None:
-        """Take a partial sum that another party pushed."""
+        """Take a partial sum that another party pushed; one of a round that is over is a repetition."""
+        if part.round <= self._summed:
+            return
         future = self._future((part.tree, part.round, self._names.index(sender)))
         if not future.done():  # a repeated one is the same one
             future.set_result(part)
@@ -79,6 +82,7 @@ class PeerPlane:
                 ends = await asyncio.gather(*(self._climb(gate, number, tree) for tree in TREES))
         except TimeoutError:
             raise PeerLost(f"round {number}: a partial sum did not come within {self._seconds:g} s") from None
+        self._summed = number
         return gate.addend([end for end in ends if end is not None])
 
     async def _climb(self, gate: TreeGate, number: int, tree: TreeName) -> Release[TreeSum] | None:
