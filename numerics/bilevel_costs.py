@@ -13,8 +13,9 @@ No Hessian or Jacobian is ever formed: a product costs about two gradients. `row
 (None for all of them); the inner cost is a mean over rows, so that a batch is unbiased.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 import torch
@@ -26,6 +27,8 @@ Vector = NDArray[np.floating]
 Rows = NDArray[np.int64] | None
 Predictor = Callable[[Tensor, Tensor], Tensor]
 """(flat parameters, inputs) → logits."""
+Personal = Callable[[Tensor, Tensor, Tensor], Tensor]
+"""(flat parameters, λ_i, inputs) → logits."""
 
 
 @dataclass(frozen=True)
@@ -160,12 +163,7 @@ def class_mask(
 
     g and f are the cross-entropy on the training rows, with L2 on x and on λ respectively (section 5.3).
     """
-
-    def logits(x: Tensor, hyper: Tensor, inputs: Tensor) -> Tensor:
-        # differs from the paper: times C, so that λ = 0 is the unmasked model and the step sizes of plain
-        # training carry over; the paper's mask starts at 1/C.
-        return predictor(x, inputs) * (classes * torch.softmax(hyper, dim=0))
-
+    logits = masked_logits(predictor, classes)
     return _personalised(logits, model_size, classes, features, labels, weight_decay, hyper_decay)
 
 
@@ -180,19 +178,52 @@ def mixture(
     hyper_decay: float,
 ) -> BilevelCost:
     """Return HGP-MTL: λ_i ∈ R^K weighs K shared base models whose parameters lie one after the other in x."""
+    log_probabilities = mixed_logits(predictor, model_size, components)
+    return _personalised(
+        log_probabilities, components * model_size, components, features, labels, weight_decay, hyper_decay
+    )
+
+
+def masked_logits(predictor: Predictor, classes: int) -> Personal:
+    """Return HGP-PL's model: the shared logits times a party's mask over classes."""
+
+    def logits(x: Tensor, hyper: Tensor, inputs: Tensor) -> Tensor:
+        # differs from the paper: times C, so that λ = 0 is the unmasked model and the step sizes of plain
+        # training carry over; the paper's mask starts at 1/C.
+        return predictor(x, inputs) * (classes * torch.softmax(hyper, dim=0))
+
+    return logits
+
+
+def mixed_logits(predictor: Predictor, model_size: int, components: int) -> Personal:
+    """Return HGP-MTL's model: log-probabilities of a party's mixture of the shared models."""
 
     def log_probabilities(x: Tensor, hyper: Tensor, inputs: Tensor) -> Tensor:
         parts = x.reshape(components, model_size)
         each = torch.stack([functional.log_softmax(predictor(part, inputs), dim=1) for part in parts])
         return torch.logsumexp(each + functional.log_softmax(hyper, dim=0)[:, None, None], dim=0)
 
-    return _personalised(
-        log_probabilities, components * model_size, components, features, labels, weight_decay, hyper_decay
-    )
+    return log_probabilities
+
+
+def dense_network(widths: Sequence[int]) -> Predictor:
+    """Return a network of dense layers with ReLU between them; weights, then biases, layer by layer."""
+
+    def logits(x: Tensor, inputs: Tensor) -> Tensor:
+        at = 0
+        for layer, (before, after) in enumerate(pairwise(widths)):
+            if layer:
+                inputs = torch.relu(inputs)
+            weights, bias = x[at : at + before * after], x[at + before * after : at + before * after + after]
+            inputs = inputs @ weights.reshape(before, after) + bias
+            at += before * after + after
+        return inputs
+
+    return logits
 
 
 def _personalised(
-    logits: Callable[[Tensor, Tensor, Tensor], Tensor],
+    logits: Personal,
     model_size: int,
     hyper_size: int,
     features: NDArray[np.floating],

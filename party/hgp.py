@@ -104,20 +104,22 @@ class Training:
     """The settings of the inner problem's SGP; the same at every party."""
 
     steps: int
-    """Gradient steps, one Push-Sum step each; at least 1."""
+    """Push-Sum steps; at least 1."""
     learning_rate: float
     """Of the first steps."""
     milestones: tuple[int, ...] = ()
-    """Steps at which the learning rate is multiplied by `decay`."""
+    """Gradient steps at which the learning rate is multiplied by `decay`."""
     decay: float = 0.1
     """See `milestones`."""
     batch_size: int | None = None
     """Training rows per gradient; None for all rows."""
     seed: int = 0
     """Seed of the batches."""
+    push_steps: int = 1
+    """Push-Sum steps for each gradient step; 1 is SGP, many come close to gradient descent on the average cost."""
 
     def rate(self, step: int) -> float:
-        """Return the learning rate of `step`."""
+        """Return the learning rate of gradient step `step`."""
         return self.learning_rate * self.decay ** sum(step >= milestone for milestone in self.milestones)
 
 
@@ -158,14 +160,16 @@ def train_step(
     receivers: tuple[int, ...],
     shares: Mapping[int, float] | None = None,
 ) -> tuple[TrainingState, dict[int, Mass]]:
-    """Party: absorb, take one local gradient step at y = z/ω, and split; after the last step only absorb."""
+    """Party: absorb, take the local gradient step that is due at y = z/ω, and split; after the last only absorb."""
     mass = gather(state.mass, [incoming[sender] for sender in sorted(incoming)])
     if state.step >= settings.steps:
         return replace(state, mass=mass), {}
-    rows = _batch(cost, settings.batch_size, settings.seed, f"sgp.batch.{member}", 0, state.step)
-    gradient = inner_gradient(cost, _cast(estimate(mass), hyper), hyper, rows)
-    stepped = Mass(mass.z - settings.rate(state.step) * gradient, mass.weight)
-    kept, portions = split(stepped, receivers, shares)
+    taken, between = divmod(state.step, settings.push_steps)
+    if not between:
+        rows = _batch(cost, settings.batch_size, settings.seed, f"sgp.batch.{member}", 0, taken)
+        gradient = inner_gradient(cost, _cast(estimate(mass), hyper), hyper, rows)
+        mass = Mass(mass.z - settings.rate(taken) * gradient, mass.weight)
+    kept, portions = split(mass, receivers, shares)
     return TrainingState(kept, state.step + 1), portions
 
 

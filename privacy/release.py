@@ -12,6 +12,7 @@ from typing import Any, Generic, Literal, Protocol, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from numerics.push_sum import Mass, RunningTotal
 from privacy.ring import Ring
 from privacy.rounds import Vector
 from privacy.trees import TreePair
@@ -105,6 +106,23 @@ class OutcomeGate:
         if draft.label_release is not None and not self._is_paid(draft.label_release):
             raise NotPaid(f"label release {draft.label_release} is not in the ledger; nothing was sent")
         return Release(draft, _SEAL)
+
+
+@dataclass(frozen=True)
+class Portion:
+    """What Push-Sum moves along one edge at one step: a portion, or (robust form) the edge's running total."""
+
+    step: int
+    mass: Mass
+    total: RunningTotal | None = None
+
+
+class PortionGate:
+    """A party's gate for Push-Sum. No mechanism hides a portion, so a party's policy must name the algorithm."""
+
+    def release(self, step: int, mass: Mass, total: RunningTotal | None = None) -> Release[Portion]:
+        """Let one step's portion (the same for all receivers with equal shares) pass."""
+        return Release(Portion(step, mass, total), _SEAL)
 
 
 class Plain:

@@ -13,6 +13,7 @@ from privacy.ledger import Ledger
 from privacy.release import Addend, OutcomeGate, Release
 from privacy.rounds import Checkpoint, Finish, Round, RowsForward, Vector
 from services.coordinator.asysqn_program import AsysqnCodec, AsysqnProgram, prediction_round, scorer
+from services.coordinator.decentralised_program import HgpProgram, check_network
 from services.coordinator.fedbio_program import FedbioProgram
 from services.coordinator.labels import LabelShelf, check_rows, loss_of, make_gate
 from services.coordinator.sessions import Codec
@@ -136,6 +137,8 @@ class ProgramShelf:
             case "bambi" | "asysqn":
                 check_rows(self._labels.load(spec), rows.count, rows.digest, rows.party)
                 divide(spec.split, rows.count, stream(spec.seed, "split"))
+            case "hgp":
+                check_network(spec)
 
     def predictor(self, spec: RunSpec) -> Predictor:
         """How a run's saved models predict together."""
@@ -155,6 +158,8 @@ class ProgramShelf:
         match spec.train.algorithm:
             case "fedbio":
                 return FedbioProgram(spec)
+            case "hgp":
+                return HgpProgram(spec)
             case "asysqn":
                 return AsysqnProgram(spec, run_id, self._labels.load(spec), self._ledger, self._label_key)
             case "bambi":

@@ -2,6 +2,7 @@
 
 from grpc import StatusCode
 
+from numerics.networks import NetworkError
 from privacy.ledger import BudgetExhausted, LedgerBroken, RunNotOpen
 from services.coordinator.fleet import PartyLost, PartyRefused, PartyUnknown
 from services.coordinator.labels import LabelsMissing
@@ -15,6 +16,7 @@ from tables.errors import TableError
 
 CATALOGUE: Catalogue = {
     SpecInvalid: Refusal(StatusCode.INVALID_ARGUMENT, "SPEC_INVALID"),
+    NetworkError: Refusal(StatusCode.INVALID_ARGUMENT, "NETWORK_REFUSED"),
     RowsUnavailable: Refusal(StatusCode.INVALID_ARGUMENT, "SPEC_INVALID"),
     PartyUnknown: Refusal(StatusCode.NOT_FOUND, "PARTY_UNKNOWN"),
     PartyLost: Refusal(StatusCode.UNAVAILABLE, "PARTY_UNREACHABLE"),

@@ -4,7 +4,9 @@ from grpc import StatusCode
 
 from numerics.few_shot import TooFewExamples
 from numerics.gradient_estimators import UnsuitableFeatures
+from numerics.networks import NetworkError
 from numerics.neumann import SeriesDiverges
+from numerics.push_sum import PushSumError
 from numerics.storm import InvalidDecay
 from party.asysqn import BatchMismatch
 from party.asysqn import Diverged as AsysqnDiverged
@@ -13,6 +15,8 @@ from party.bambi import OutcomeMisshapen, OutcomeUnexpected
 from party.bilevel_objectives import InvalidData
 from party.fedbio import Diverged, InvalidSettings, MeanMismatch
 from party.fedbio import RoundMismatch as FedbioRoundMismatch
+from party.hgp import Diverged as HgpDiverged
+from party.hgp import InvalidHgp
 from party.models import InvalidModelSize, ModelImportRefused, ModelShapeMismatch, UnknownModel
 from privacy.ledger import BudgetExhausted
 from privacy.pairwise import NotAParticipant, RoundReused
@@ -87,6 +91,10 @@ CATALOGUE: Catalogue = {
     ParticipantsRefused: Refusal(StatusCode.PERMISSION_DENIED, "PARTICIPANTS_REFUSED"),
     FedbioRoundMismatch: Refusal(StatusCode.FAILED_PRECONDITION, "ROUND_MISMATCH"),
     MeanMismatch: Refusal(StatusCode.INVALID_ARGUMENT, "MESSAGE_INVALID"),
+    NetworkError: Refusal(StatusCode.INVALID_ARGUMENT, "NETWORK_REFUSED"),
+    PushSumError: Refusal(StatusCode.INVALID_ARGUMENT, "MESSAGE_INVALID"),
+    InvalidHgp: Refusal(StatusCode.INVALID_ARGUMENT, "SPEC_INVALID"),
+    HgpDiverged: Refusal(StatusCode.OUT_OF_RANGE, "DIVERGED"),
     Diverged: Refusal(StatusCode.OUT_OF_RANGE, "RANGE_EXCEEDED"),
     BudgetExhausted: Refusal(StatusCode.RESOURCE_EXHAUSTED, "BUDGET_EXHAUSTED"),
 }

@@ -15,7 +15,7 @@ from privacy.aggregation import Pairwise, ring_of, trees_of
 from privacy.release import Addend, Plain, Release, SumGate, TreeGate
 from privacy.rounds import Vector
 from privacy.session_keys import SessionKey, SignedKey, pair_secret, verify_signed_key
-from services.party import asysqn_role, bambi_role, fedbio_role
+from services.party import asysqn_role, bambi_role, fedbio_role, hgp_role
 from services.party.checkpoints import CheckpointMissing, Store
 from services.party.config import Policy
 from services.party.peers import PeerPlane
@@ -27,6 +27,7 @@ ALGORITHMS: Mapping[str, Algorithm] = {
     "bambi": Algorithm(bambi_role.upper_size, bambi_role.BambiRole),
     "asysqn": Algorithm(asysqn_role.upper_size, asysqn_role.AsysqnRole, dense=False, warnings=asysqn_role.warnings),
     "fedbio": Algorithm(fedbio_role.upper_size, fedbio_role.FedbioRole, sits_out=True),
+    "hgp": Algorithm(hgp_role.upper_size, hgp_role.HgpRole),
 }
 """The algorithms that a party knows."""
 

@@ -1,0 +1,247 @@
+"""HGP behind a party's session: stretches of Push-Sum steps with the neighbours, at the clock's word."""
+
+import asyncio
+import functools
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from contracts.decentralised.v1 import decentralised_pb2
+from numerics.networks import NetworkKind, NetworkPlan
+from numerics.push_sum import estimate
+from numerics.streams import stream
+from party import hgp
+from privacy.decentralised_rounds import PeerTraffic, Stretch, plan_of
+from privacy.release import Addend, Release
+from services.party.checkpoints import CheckpointMissing, scalar
+from services.party.fedbio_role import PredictionRefused
+from services.party.hgp_tasks import HgpTask, hgp_task
+from services.party.peers import PeerLost
+from services.party.push_sum_plane import PushSumPlane
+from services.party.roles import Place, Plan
+from services.wire.decentralised_codec import decode_instruction, encode_contribution
+from services.wire.tensors import Blobs, MessageInvalid
+from spec.hgp import HgpSpec, PersonalisationSpec
+
+Vector = NDArray[np.floating]
+SMALL = 1 << 16
+"""Products over fewer numbers than this are quicker than handing them to another thread."""
+
+
+@dataclass(frozen=True)
+class State:
+    """A party between two stretches."""
+
+    x: Vector
+    hyper: Vector
+    """λ_i."""
+    v: Vector | None = None
+    """The last hyper-gradient."""
+    k: int = 0
+    """Outer iterations that the last checkpoint contains."""
+    inner: hgp.TrainingState | None = None
+    """The inner problem while it is being solved."""
+    outer: hgp.HyperGradientState | None = None
+    """The hyper-gradient while it is being computed."""
+
+
+class HgpRole:
+    """Hyper-parameters, influence of rows, or a personal model, by SGP and HGP."""
+
+    body = "decentralised"
+
+    def __init__(self, place: Place) -> None:
+        self._place, self._train = place, place.spec.settings(HgpSpec)
+        self._task: HgpTask = hgp_task(place)
+        assert place.peers is not None  # noqa: S101 (the session has begun)
+        count = len(place.spec.parties)
+        self._plane = PushSumPlane(
+            place.index,
+            network_of(place),
+            place.peers,
+            doubly_stochastic=self._train.network.weights == "metropolis" and not self._is_local,
+            patience_seconds=self._train.patience_seconds if self._train.delivery == "robust" else None,
+            most_waiting=2 * (self._train.stretch + 1) * count,
+        )
+        self._worker = ThreadPoolExecutor(max_workers=1, thread_name_prefix="hgp")
+        self._small = self._task.cost.rows * self._task.cost.model_size <= SMALL
+
+    def begin(self, checkpoint: Mapping[str, Tensor] | None) -> State:
+        """The first x and λ, or those of a checkpoint."""
+        fresh = State(self._task.x, self._task.hyper)
+        if checkpoint is None:
+            return fresh
+        named = {name: tensor.numpy() for name, tensor in checkpoint.items()}
+        if any(name not in named or named[name].shape != getattr(fresh, name).shape for name in ("x", "hyper")):
+            raise CheckpointMissing("the checkpoint belongs to other rows or another model: start a new run")
+        return State(named["x"], named["hyper"], named.get("v"), int(named["k"]))
+
+    def decode(self, message: decentralised_pb2.Instruction, blobs: Blobs) -> Stretch:  # noqa: ARG002
+        """What the clock asks."""
+        return decode_instruction(message)
+
+    def plan(self, state: State, instruction: Stretch) -> Plan:
+        """Never called: a stretch waits for neighbours (`act`)."""
+        raise NotImplementedError(f"{type(state).__name__}: {instruction} is for `act`")
+
+    async def act(self, state: State, instruction: Stretch) -> Plan:
+        """Take the steps of a stretch with the neighbours, or do what needs none."""
+        match instruction.phase:
+            case "train" | "hyper_gradient":
+                seconds = self._place.spec.round_seconds
+                try:
+                    async with asyncio.timeout(seconds):
+                        return Plan(await self._walk(state, instruction))
+                except TimeoutError:
+                    raise PeerLost(
+                        f"steps {instruction.first} to {instruction.last} of {instruction.phase} took more than "
+                        f"{seconds:g} s: a neighbour is slow or gone (or lower `stretch`)"
+                    ) from None
+            case "evaluate":
+                draft = await self._compute(self._task.measures, state.x, state.hyper, state.v)
+                return Plan(state, draft=draft)
+            case "checkpoint":
+                return Plan(replace(state, k=instruction.k), checkpoint=instruction.k)
+            case "finish":
+                return Plan(state, finished=True)
+        raise MessageInvalid(f"a run of hgp has no phase {instruction.phase}")
+
+    async def rest(self, state: State) -> Plan:
+        """Let the thread go."""
+        self._worker.shutdown(wait=False)
+        return Plan(state)
+
+    def encode(
+        self,
+        number: int,
+        instruction: Stretch,  # noqa: ARG002 (the answer's kind follows from the release)
+        release: Release[Addend] | None,
+    ) -> tuple[decentralised_pb2.Contribution, Blobs]:
+        """That it is done, or this party's part of the measures."""
+        peers = self._place.peers
+        sent = peers.sent_bytes if peers is not None else 0
+        return encode_contribution(number, PeerTraffic(self._place.index, self._plane.messages, sent), release)
+
+    def tensors(self, state: State) -> dict[str, Tensor]:
+        """All that outlives an outer iteration."""
+        named = {"x": _tensor(state.x), "hyper": _tensor(state.hyper), "k": scalar(state.k)}
+        return named if state.v is None else named | {"v": _tensor(state.v)}
+
+    def model_tensors(self, state: State) -> dict[str, Tensor]:
+        """x, λ_i and the last hyper-gradient."""
+        named = {"model": _tensor(state.x), "hyper": _tensor(state.hyper)}
+        return named if state.v is None else named | {"hyper_gradient": _tensor(state.v)}
+
+    def reports(self, state: State) -> Mapping[str, bytes]:
+        """What the party's owner wanted to know; it stays here."""
+        return self._task.findings(state.v)
+
+    @property
+    def _is_local(self) -> bool:
+        task = self._train.task
+        return isinstance(task, PersonalisationSpec) and task.method == "local"
+
+    async def _walk(self, state: State, asked: Stretch) -> State:
+        clock = self._train.first_step(asked.k, asked.phase)
+        total = self._train.inner_steps if asked.phase == "train" else self._train.hyper_steps
+        if asked.first == 0:
+            self._plane.begin(clock)
+            state = await self._started(state, asked)
+        current: Any = state.inner if asked.phase == "train" else state.outer
+        if current is None or current.step != asked.first or asked.last > total:
+            raise MessageInvalid(f"steps {asked.first} to {asked.last} of {asked.phase} are not due now")
+        step = self._stepper(state, asked)
+        pushes = self._train.inner.push_steps if asked.phase == "train" else self._train.hyper.push_steps
+        for at in range(asked.first, asked.last):
+            incoming = await self._plane.receive(clock + at - 1) if at else {}
+            receivers, shares = self._plane.receivers(clock + at)
+            current, portions = await self._stepped(step, at, pushes, current, incoming, receivers, shares)
+            await self._plane.send(clock + at, portions)
+        if asked.last == total:
+            incoming = await self._plane.receive(clock + total - 1)
+            current, _ = await self._stepped(step, total, pushes, current, incoming, (), None)
+            return await self._ended(state, asked, current)
+        return replace(state, inner=current) if asked.phase == "train" else replace(state, outer=current)
+
+    async def _started(self, state: State, asked: Stretch) -> State:
+        if asked.phase == "train":
+            return replace(state, inner=hgp.begin_training(state.x), outer=None)
+        begun = await self._compute(hgp.begin_hyper_gradient, self._task.cost, state.x, state.hyper)
+        return replace(state, inner=None, outer=begun)
+
+    async def _ended(self, state: State, asked: Stretch, current: Any) -> State:
+        if asked.phase == "train":
+            x = estimate(current.mass).astype(state.x.dtype, copy=False)
+            return replace(state, x=x, inner=None)
+        hyper = state.hyper
+        if not self._task.ranks_rows:
+            hyper = hgp.outer_step(hyper, current.v, self._train.outer.step_size, self._task.lowest)
+        return replace(state, hyper=hyper, v=current.v, outer=None)
+
+    def _stepper(self, state: State, asked: Stretch) -> Callable[..., Any]:
+        cost, member = self._task.cost, self._place.index
+        seed = iteration_seed(self._place.spec.seed, asked.k)
+        if asked.phase == "train":
+            return functools.partial(hgp.train_step, cost, training_of(self._train, seed), state.hyper, member)
+        settings = hyper_gradient_of(self._train, seed)
+        return functools.partial(hgp.hyper_gradient_step, cost, settings, state.x, state.hyper, member)
+
+    async def _stepped(self, step: Callable[..., Any], at: int, pushes: int, *arguments: Any) -> Any:
+        if self._small or at % pushes:  # between two products a step only splits and adds
+            return step(*arguments)
+        return await self._compute(step, *arguments)
+
+    async def _compute(self, function: Callable[..., Any], *arguments: Any) -> Any:
+        return await asyncio.get_running_loop().run_in_executor(self._worker, function, *arguments)
+
+
+def training_of(train: HgpSpec, seed: int) -> hgp.Training:
+    """The inner problem's settings as `party.hgp` knows them."""
+    inner = train.inner
+    return hgp.Training(
+        steps=train.inner_steps,
+        learning_rate=inner.learning_rate,
+        milestones=inner.milestones,
+        decay=inner.decay,
+        batch_size=inner.batch,
+        seed=seed,
+        push_steps=inner.push_steps,
+    )
+
+
+def hyper_gradient_of(train: HgpSpec, seed: int) -> hgp.Hgp:
+    """The hyper-gradient's settings as `party.hgp` knows them."""
+    hyper = train.hyper
+    return hgp.Hgp(hyper.rounds, hyper.push_steps, hyper.step_size, hgp.Form(hyper.form), hyper.batch, seed)
+
+
+def iteration_seed(seed: int, k: int) -> int:
+    """The seed of one outer iteration's batches."""
+    return int(stream(seed, "hgp/iteration", k).bit_generator.random_raw()) >> 1
+
+
+def network_of(place: Place) -> NetworkPlan:
+    """The run's network; a party that learns alone has neighbours at no step."""
+    train, names = place.spec.settings(HgpSpec), [entry.name for entry in place.spec.parties]
+    if isinstance(train.task, PersonalisationSpec) and train.task.method == "local":
+        return NetworkPlan(NetworkKind.EDGE_LIST, size=len(names), edges=((),))
+    return plan_of(train.network, names, place.spec.seed)
+
+
+def upper_size(place: Place) -> int:
+    """Nothing of λ is shared; refuses a place that the task cannot work in."""
+    if place.trained is not None:
+        raise PredictionRefused("every party has the whole model of this run: predict with its own model.safetensors")
+    network_of(place)
+    hgp_task(place)
+    return 0
+
+
+def _tensor(vector: Vector) -> Tensor:
+    return torch.from_numpy(np.array(vector))

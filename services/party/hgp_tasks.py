@@ -1,0 +1,151 @@
+"""What a run of HGP learns at a party: the costs from the party's own rows, and what it leaves there."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.nn import functional
+
+from numerics.bilevel_costs import (
+    BilevelCost,
+    Personal,
+    Predictor,
+    class_mask,
+    dense_network,
+    masked_logits,
+    mixed_logits,
+    mixture,
+    regularised_logistic,
+    weighted_samples,
+)
+from numerics.streams import stream
+from party.bilevel_objectives import initial_network
+from party.influence import picture, ranked_rows
+from privacy.decentralised_rounds import MEASURE_UNIT
+from services.party.roles import Place
+from services.party.tables import RowsDiffer
+from spec.hgp import HgpSpec, InfluenceSpec, PersonalisationSpec, RegularisationSpec
+from spec.rows import divide
+
+Vector = NDArray[np.floating]
+RANKED, PICTURE = "influence.csv", "influence.png"
+
+
+@dataclass(frozen=True)
+class Part:
+    """Some rows of the party."""
+
+    features: Vector
+    labels: NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class HgpTask:
+    """A party's costs, where it starts, and how its model scores rows."""
+
+    cost: BilevelCost
+    x: Vector
+    """The first model, the same at all parties."""
+    hyper: Vector
+    """The first λ_i."""
+    lowest: float
+    """No λ falls below this."""
+    scores: Personal
+    validation: Part
+    test: Part
+    training: Part
+    ids: NDArray[np.str_]
+    """Of the training rows."""
+    classes: tuple[str, ...]
+    ranks_rows: bool = False
+    """Whether v is the influence of the party's own rows."""
+
+    def measures(self, x: Vector, hyper: Vector, v: Vector | None) -> NDArray[np.float64]:
+        """Addends: loss, mistakes and rows of validation and of test, own test accuracy, ‖v‖²."""
+        accuracy, parts = 0.0, []
+        for part in (self.validation, self.test):
+            loss, mistakes = self._judge(part, x, hyper)
+            rows = len(part.labels)
+            parts += [loss / MEASURE_UNIT, mistakes / MEASURE_UNIT, rows / MEASURE_UNIT]
+            accuracy = 1.0 - mistakes / rows if rows else 0.0
+        squared = 0.0 if v is None else float(np.sum(np.square(v, dtype=np.float64)))
+        return np.array([*parts, accuracy, squared])
+
+    def findings(self, v: Vector | None) -> Mapping[str, bytes]:
+        """Files for the party's owner."""
+        if not self.ranks_rows or v is None:
+            return {}
+        return {
+            RANKED: ranked_rows(self.ids.tolist(), v, self.training.labels, self.classes),
+            PICTURE: picture(v),
+        }
+
+    def _judge(self, part: Part, x: Vector, hyper: Vector) -> tuple[float, float]:
+        if not len(part.labels):
+            return 0.0, 0.0
+        labels = torch.as_tensor(part.labels)
+        with torch.no_grad():
+            scores = self.scores(torch.as_tensor(x), torch.as_tensor(hyper), torch.as_tensor(part.features))
+            loss = functional.cross_entropy(scores, labels, reduction="sum")
+        return float(loss), float((scores.argmax(dim=1) != labels).sum())
+
+
+def hgp_task(place: Place) -> HgpTask:
+    """The task of a run at this party."""
+    run, spec = place.spec, place.spec.settings(HgpSpec)
+    name = run.parties[place.index].name
+    sets = divide(run.split, len(place.table), stream(run.seed, f"hgp/{name}/split"))
+    labels = _labels(place, spec.task.classes)
+    features = np.asarray(place.table.features).astype(run.dtype)
+    training, validation, test = (Part(features[rows], labels[rows]) for rows in (sets.lower, sets.upper, sets.test))
+    rows = (training.features, training.labels, validation.features, validation.labels)
+    width, dtype = features.shape[1], np.dtype(run.dtype)
+    task, held = spec.task, (validation, test, training, place.table.ids[sets.lower], spec.task.classes)
+    match task:
+        case RegularisationSpec():
+            hyper = np.full(width, task.initial, dtype)
+            return HgpTask(regularised_logistic(*rows), np.zeros(width, dtype), hyper, task.lowest, _two, *held)
+        case InfluenceSpec():
+            cost = weighted_samples(*rows, weight_decay=task.weight_decay)
+            weights = np.ones(len(training.labels), dtype)
+            return HgpTask(cost, np.zeros(width, dtype), weights, -np.inf, _two, *held, ranks_rows=True)
+    x, hyper, cost, scores = _personal(task, training, width, run.seed, dtype)
+    return HgpTask(cost, x, hyper, -np.inf, scores, *held)
+
+
+def _personal(
+    task: PersonalisationSpec, training: Part, width: int, seed: int, dtype: np.dtype[np.floating]
+) -> tuple[Vector, Vector, BilevelCost, Personal]:
+    classes = len(task.classes)
+    widths: Sequence[int] = (width, *task.hidden, classes)
+    size = sum(before * after + after for before, after in pairwise(widths))
+    network: Predictor = dense_network(widths)
+    draw = stream(seed, "hgp/initial")
+    decays = {"weight_decay": task.weight_decay, "hyper_decay": task.hyper_decay}
+    if task.method == "hgp_mtl":
+        starts = [initial_network(widths, draw) for _ in range(task.components)]
+        if not task.hidden:  # equal models would stay equal for ever
+            starts = [draw.standard_normal(size) * 0.01 for _ in starts]
+        cost = mixture(network, size, training.features, training.labels, components=task.components, **decays)
+        scores = mixed_logits(network, size, task.components)
+        return np.concatenate(starts).astype(dtype), np.zeros(task.components, dtype), cost, scores
+    cost = class_mask(network, size, training.features, training.labels, classes=classes, **decays)
+    return initial_network(widths, draw).astype(dtype), np.zeros(classes, dtype), cost, masked_logits(network, classes)
+
+
+def _two(x: Tensor, _: Tensor, inputs: Tensor) -> Tensor:
+    """Scores of a logistic regression, as of two classes."""
+    score = inputs @ x
+    return torch.stack([torch.zeros_like(score), score], dim=1)
+
+
+def _labels(place: Place, classes: tuple[str, ...]) -> NDArray[np.int64]:
+    name = place.spec.table_of(place.index)
+    labels = place.shelf.labels(name, classes)
+    if not np.array_equal(labels.ids, place.table.ids):
+        raise RowsDiffer(f"the labels of table {name} are not about its rows: align them by id")
+    return np.asarray(labels.values, dtype=np.int64)

@@ -1,0 +1,204 @@
+"""HGP over real processes: three parties push to each other, and the coordinator only keeps time."""
+
+import csv
+import time
+
+import numpy as np
+import pytest
+import yaml
+from safetensors.numpy import load
+
+from experiments.hgp_error import exact_solution
+from experiments.synthetic_clients import synthetic_clients
+from numerics.bilevel_costs import regularised_logistic, weighted_samples
+from parley import simulator
+from parley.client import RequestRefused
+from parley.local import LocalFederation
+from party import hgp
+from privacy.decentralised_rounds import plan_of
+from services.party.hgp_role import hyper_gradient_of, iteration_seed, training_of
+from spec.parsing import parse_spec
+
+PARTIES = ("north", "east", "south")
+SYNTHETIC = {"lower": "0:100", "upper": "100:200", "test": 0}
+
+
+@pytest.fixture(scope="module")
+def federation(tmp_path_factory):
+    directory = tmp_path_factory.mktemp("hgp")
+    tables = {}
+    for party, client in zip(PARTIES, synthetic_clients(0), strict=True):
+        path = directory / f"{party}.npz"
+        np.savez(
+            path,
+            x=np.concatenate([client.features, client.validation_features]),
+            label=np.concatenate([client.labels, client.validation_labels]),
+            ids=np.array([f"{row:04d}" for row in range(200)]),
+            columns=np.array([f"c{column}" for column in range(5)]),
+        )
+        tables[party] = {"rows": {"path": str(path), "label": "label", "label_path": str(path)}}
+    policy = {"algorithms": ["hgp"]}
+    with LocalFederation(tmp_path_factory.mktemp("hgp-federation"), tables, {}, policy=policy) as local:
+        yield local
+
+
+@pytest.fixture
+def client(federation):
+    with federation.connect() as connected:
+        yield connected
+
+
+def spec(task=None, parties=PARTIES, split=None, **train):
+    content = {
+        "name": "hgp",
+        "seed": 4,
+        "dtype": "float64",
+        "table": "rows",
+        "parties": list(parties),
+        "split": split or SYNTHETIC,
+        "train": {"algorithm": "hgp", "task": task or {"kind": "regularisation", "classes": ["0", "1"]}, **train},
+        "evaluate_every": 1,
+        "checkpoint_every": 1,
+        "wait_seconds": 60,
+    }
+    return yaml.safe_dump(content)
+
+
+SHORT = {
+    "inner": {"steps": 40, "learning_rate": 0.5, "milestones": [20]},
+    "hyper": {"rounds": 10, "push_steps": 3, "step_size": 1.0},
+}
+
+
+def costs_of(text):
+    task = parse_spec(text).train.task
+    parts = [(c.features, c.labels, c.validation_features, c.validation_labels) for c in synthetic_clients(0)]
+    if task.kind == "influence":
+        return [weighted_samples(*part, weight_decay=task.weight_decay) for part in parts]
+    return [regularised_logistic(*part) for part in parts]
+
+
+def simulated(text):
+    """x, λ and v of every party, by the simulator."""
+    run = parse_spec(text)
+    train, costs = run.train, costs_of(text)
+    mixing = simulator.Mixing(
+        plan_of(train.network, PARTIES, run.seed), train.network.weights == "metropolis", train.network.window
+    )
+    points = [np.zeros(5) for _ in PARTIES]
+    influence = train.task.kind == "influence"
+    hypers = [np.ones(c.rows) if influence else np.full(5, train.task.initial) for c in costs]
+    found = []
+    for k in range(train.outer.steps):
+        seed = iteration_seed(run.seed, k)
+        points = simulator.train(
+            costs, mixing, training_of(train, seed), points, hypers, first_step=train.first_step(k, "train")
+        )
+        found = simulator.hyper_gradients(
+            costs,
+            mixing,
+            hyper_gradient_of(train, seed),
+            points,
+            hypers,
+            first_step=train.first_step(k, "hyper_gradient"),
+        )
+        if not influence:
+            step = train.outer.step_size
+            hypers = [hgp.outer_step(h, v, step, train.task.lowest) for h, v in zip(hypers, found, strict=True)]
+    return points, hypers, found
+
+
+def models(federation, run):
+    found = []
+    for party in PARTIES:
+        content = (federation.directory / "state" / party / "runs" / run.run_id / "model.safetensors").read_bytes()
+        found.append(load(content[:-32]))
+    return found
+
+
+def assert_same_bits(federation, run, text):
+    for model, x, hyper, v in zip(models(federation, run), *simulated(text), strict=True):
+        np.testing.assert_array_equal(model["model"], x)
+        np.testing.assert_array_equal(model["hyper"], hyper)
+        np.testing.assert_array_equal(model["hyper_gradient"], v)
+
+
+NETWORKS = [
+    {"kind": "fully_connected"},
+    {"kind": "erdos_renyi", "weights": "metropolis", "probability": [0.8, 0.9]},
+    {"kind": "random_undirected"},
+    {"kind": "random_directed"},
+    {"kind": "ring"},
+    {"kind": "regular", "degree": 2},
+    {"kind": "edge_list", "edges": [[["north", "east"]], [["east", "south"], ["south", "north"]]]},
+]
+
+
+@pytest.mark.parametrize("network", NETWORKS, ids=lambda network: network["kind"])
+def test_every_network_gives_the_simulators_bits(client, federation, network):
+    text = spec(network=network, **SHORT)
+    run = client.start(text)
+    run.result()
+    assert_same_bits(federation, run, text)
+
+
+@pytest.mark.parametrize("form", ["reinit", "track"])
+def test_mini_batches_over_several_outer_steps_give_the_simulators_bits(client, federation, form):
+    text = spec(
+        inner={"steps": 30, "learning_rate": 0.3, "batch": 20},
+        hyper={"rounds": 8, "push_steps": 2, "step_size": 1.0, "form": form, "batch": 20},
+        outer={"steps": 3, "step_size": 0.05},
+        stretch=7,
+    )
+    run = client.start(text)
+    metrics = run.result()
+    assert metrics["peer messages"] > 0
+    assert metrics["hyper-gradient norm"] > 0
+    assert_same_bits(federation, run, text)
+
+
+def error_against_the_exact(client, federation, **hyper):
+    text = spec(
+        inner={"steps": 450, "push_steps": 24, "learning_rate": 1.0},
+        hyper={"step_size": 1.0, "form": "reinit", **hyper},
+    )
+    run = client.start(text)
+    began = time.monotonic()
+    run.result()
+    costs = costs_of(text)
+    _, exact = exact_solution(costs, [np.full(5, 0.01) for _ in costs])
+    found = np.concatenate([model["hyper_gradient"] for model in models(federation, run)])
+    return float(np.linalg.norm(found - exact)), time.monotonic() - began
+
+
+def test_the_hyper_gradient_is_exact_through_real_processes(client, federation):
+    error, _ = error_against_the_exact(client, federation, rounds=400, push_steps=24)
+    assert error <= 1e-8
+
+
+@pytest.mark.slow
+def test_the_papers_long_run_is_exact_through_real_processes(client, federation):
+    error, _ = error_against_the_exact(client, federation, rounds=500, push_steps=100)
+    assert error <= 1e-8
+
+
+def test_a_network_that_never_joins_its_parties_is_refused_before_the_run_starts(client):
+    edges = [[["north", "east"], ["east", "north"], ["north", "south"]]]
+    with pytest.raises(RequestRefused, match=r"nothing that member 2 sends can reach.*NETWORK_REFUSED"):
+        client.start(spec(network={"kind": "edge_list", "edges": edges}, **SHORT))
+
+
+def test_each_party_keeps_a_ranked_table_of_its_own_rows_alone(client, federation):
+    text = spec(task={"kind": "influence", "classes": ["0", "1"]}, **SHORT)
+    run = client.start(text)
+    run.result()
+    _, _, found = simulated(text)
+    for party, v in zip(PARTIES, found, strict=True):
+        directory = federation.directory / "state" / party / "runs" / run.run_id
+        with (directory / "influence.csv").open() as file:
+            ranked = list(csv.DictReader(file))
+        assert [row["id"] for row in ranked] == [f"{row:04d}" for row in np.argsort(-np.abs(v), kind="stable")]
+        assert float(ranked[0]["change without it"]) == pytest.approx(-v[np.abs(v).argmax()], rel=1e-6)
+        assert (directory / "influence.png").read_bytes().startswith(b"\x89PNG")
+    kept = [path.name for path in (federation.directory / "state" / "coordinator").rglob("*") if path.is_file()]
+    assert not any("influence" in name or "model" in name for name in kept)
