@@ -16,6 +16,10 @@ KEPT = 3
 """Checkpoints that are kept for each run."""
 
 
+OWNER = "coordinator.txt"
+"""File that names the coordinator of a run: another one may neither resume it nor predict with its model."""
+
+
 class CheckpointMissing(LookupError):
     """There is no whole checkpoint to begin from."""
 
@@ -33,6 +37,16 @@ class Store:
 
     def __init__(self, root: Path) -> None:
         self._root = root
+
+    def owner(self, run_id: str) -> str | None:
+        """The coordinator whose run this is; None if nobody has claimed it."""
+        path = self._run(run_id) / OWNER
+        return path.read_text() if path.exists() else None
+
+    def claim(self, run_id: str, coordinator: str) -> None:
+        """Note whose run this is, before anything of it is kept here."""
+        if self.owner(run_id) is None:
+            _replace(self._made(run_id) / OWNER, coordinator.encode())
 
     def save_checkpoint(self, run_id: str, k: int, tensors: Mapping[str, Tensor]) -> None:
         """Write and sync checkpoint k; older ones beyond the newest few are dropped."""

@@ -23,7 +23,7 @@ from services.party.config import PartyConfig
 from services.party.label_holder import CoordinatorLabels
 from services.party.peers import PeerPlane
 from services.party.roles import Place
-from services.party.sessions import ALGORITHMS, Session, SessionUnknown, check_policy
+from services.party.sessions import ALGORITHMS, PolicyRefused, Session, SessionUnknown, check_policy
 from services.party.tables import TableShelf, TooManySessions, VersionMismatch, chosen_rows
 from services.wire import metrics
 from services.wire.authorisation import NotAuthorised, caller_of
@@ -127,6 +127,8 @@ class PartyServicer(pb_grpc.PartyServiceServicer):
             for key in request.keys
         ]
         authority = load_identity(self._config.identity).ca
+        await self._compute(self._store.claim, session.run_id, session.coordinator)
+        self._refuse_others(session.run_id, session.coordinator)
         sizes = [int(size) for size in request.upper_sizes]
         if sizes[session.place.index] != session.upper_size or sum(sizes) > LARGEST_UPPER:
             raise MessageInvalid("upper_sizes: give what each party said, and no more parameters than fit a machine")
@@ -197,6 +199,7 @@ class PartyServicer(pb_grpc.PartyServiceServicer):
             raise MessageInvalid(f"{self._config.name} is not among the run's parties {names}")
         index = spec.index_of(self._config.name)
         check_policy(self._config.policy, spec, index, coordinator)
+        self._refuse_others(request.run_id, coordinator)
         name, trained = spec.table_of(index), None
         if request.purpose == pb.PURPOSE_PREDICT:
             trained, name = self._store.load_model(request.run_id), request.table or name
@@ -214,6 +217,10 @@ class PartyServicer(pb_grpc.PartyServiceServicer):
             label_holder=CoordinatorLabels(self._config, request.session_id) if self._config.coordinator else None,
         )
         return Session(request.session_id, request.run_id, coordinator, place, self._store, self._worker)
+
+    def _refuse_others(self, run_id: str, coordinator: str) -> None:
+        if self._store.owner(run_id) not in (None, coordinator):
+            raise PolicyRefused(f"run {run_id} belongs to another coordinator: choose another run id")
 
     def _signed_key(self, session: Session) -> sums_pb.SignedKey:
         identity = load_identity(self._config.identity)

@@ -108,3 +108,11 @@ def test_every_single_byte_of_a_checkpoint_is_covered_by_its_checksum(tmp_path):
 def test_a_model_that_is_not_there_is_named(tmp_path):
     with pytest.raises(ModelMissing, match="let the run finish"):
         Store(tmp_path).load_model("nothing")
+
+
+def test_a_run_belongs_to_the_coordinator_that_began_it_first(tmp_path):
+    store = Store(tmp_path)
+    assert store.owner("run") is None
+    store.claim("run", "ours")
+    store.claim("run", "theirs")
+    assert store.owner("run") == "ours"
