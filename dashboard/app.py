@@ -28,7 +28,7 @@ from dashboard.views import Desk, Refused
 STATIC = Path(__file__).parent / "static"
 PUBLIC = frozenset({"/login", "/static/style.css", "/static/icon.svg"})
 """What anyone may fetch: enough for the login form to look right."""
-LARGEST_BODY = 2 << 20
+LARGEST_BODY, LARGEST_LOGIN = 2 << 20, 4096
 CONTENT_POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
     "form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
@@ -71,8 +71,6 @@ class Guard:
 
     def _refusal(self, request: Request) -> Response | None:
         path, changes = request.url.path, request.method not in ("GET", "HEAD")
-        if int(request.headers.get("content-length") or 0) > LARGEST_BODY:
-            return _problem(413, "TOO_LARGE", "the request is too large")
         if changes and not is_same_origin(request):
             return _problem(403, "FOREIGN_ORIGIN", "the request comes from another page than this one")
         if path in PUBLIC:
@@ -122,7 +120,8 @@ class _Routes:
         self._desk, self._access = desk, access
 
     async def login(self, request: Request) -> Response:
-        token = parse_qs((await request.body()).decode("utf-8", "replace")).get("token", [""])[0]
+        body = await _body(request, LARGEST_LOGIN)
+        token = parse_qs(body.decode("utf-8", "replace")).get("token", [""])[0]
         if not self._access.opens(token):
             page = (STATIC / "login.html").read_text().replace("hidden", "")  # shows the line that says so
             return HTMLResponse(page, status_code=401)
@@ -166,11 +165,12 @@ class _Routes:
         return _json([asdict(crossing) for crossing in crossings(run.spec_yaml)])
 
     async def check(self, request: Request) -> Response:
-        problems = await self._desk.check(await _text(request, "spec"))
+        (spec,) = await _texts(request, "spec")
+        problems = await self._desk.check(spec)
         return _json({"problems": [asdict(problem) for problem in problems]})
 
     async def start(self, request: Request) -> Response:
-        spec, request_id = await _text(request, "spec"), await _text(request, "request_id")
+        spec, request_id = await _texts(request, "spec", "request_id")
         return _json(asdict(await self._desk.start(request_id, spec)), 201)
 
     async def cancel(self, request: Request) -> Response:
@@ -218,15 +218,26 @@ def _run(request: Request) -> str:
     return str(request.path_params["run"])
 
 
-async def _text(request: Request, field: str) -> str:
-    body = await request.body()
+async def _texts(request: Request, *fields: str) -> list[str]:
+    body = await _body(request, LARGEST_BODY)
     try:
-        value = json.loads(body)[field]
+        content = json.loads(body)
+        values = [content[field] for field in fields]
     except (ValueError, KeyError, TypeError):
-        raise Refused(400, "MESSAGE_INVALID", f"send a JSON object with {field!r}") from None
-    if not isinstance(value, str) or len(body) > LARGEST_BODY:
-        raise Refused(400, "MESSAGE_INVALID", f"{field} must be text of at most {LARGEST_BODY} bytes")
-    return value
+        values = [None]
+    if not all(isinstance(value, str) for value in values):
+        raise Refused(400, "MESSAGE_INVALID", f"send a JSON object with {' and '.join(fields)} as text")
+    return values
+
+
+async def _body(request: Request, largest: int) -> bytes:
+    """The body, which is not read past its limit: a sender need not say its length."""
+    body = b""
+    async for chunk in request.stream():
+        body += chunk
+        if len(body) > largest:
+            raise Refused(413, "TOO_LARGE", f"at most {largest} bytes are taken")
+    return body
 
 
 def _json(content: Any, status: int = 200, headers: dict[str, str] | None = None) -> JSONResponse:

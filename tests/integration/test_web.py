@@ -151,6 +151,12 @@ def test_a_foreign_page_can_change_nothing(page):
     assert page.post("/api/check", json=body, headers={**CHANGE, "origin": address}).status_code == 200
 
 
+def test_a_body_that_does_not_say_its_length_is_limited_all_the_same(page):
+    for path, kilobytes in (("/login", 8), ("/api/check", 3000)):
+        answer = page.post(path, content=(b"x" * 1024 for _ in range(kilobytes)), headers=CHANGE)
+        assert answer.status_code == 413, path
+
+
 def test_every_answer_carries_the_security_headers(page):
     for path in ("/", "/api/runs", "/static/app.js", "/nowhere"):
         headers = page.get(path).headers
