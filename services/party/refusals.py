@@ -8,6 +8,7 @@ from numerics.networks import NetworkError
 from numerics.neumann import SeriesDiverges
 from numerics.push_sum import PushSumError
 from numerics.storm import InvalidDecay
+from numerics.streams import InvalidStream
 from party.asysqn import BatchMismatch
 from party.asysqn import Diverged as AsysqnDiverged
 from party.asysqn_block import LabelsNotHere, RowsNotThere
@@ -46,6 +47,7 @@ CATALOGUE: Catalogue = {
     SpecInvalid: Refusal(StatusCode.INVALID_ARGUMENT, "SPEC_INVALID"),
     RowsUnavailable: Refusal(StatusCode.INVALID_ARGUMENT, "SPEC_INVALID"),
     UnknownModel: Refusal(StatusCode.INVALID_ARGUMENT, "SPEC_INVALID"),
+    InvalidStream: Refusal(StatusCode.INVALID_ARGUMENT, "SPEC_INVALID"),
     InvalidModelSize: Refusal(StatusCode.INVALID_ARGUMENT, "SPEC_INVALID"),
     VersionMismatch: Refusal(StatusCode.FAILED_PRECONDITION, "VERSION_MISMATCH"),
     PolicyRefused: Refusal(StatusCode.PERMISSION_DENIED, "POLICY_REFUSED"),
