@@ -79,7 +79,7 @@ def _spec(names: list[str], *, upper: int, lower: int) -> str:
         "train": {
             "algorithm": "bambi",
             "hypergradient": "zeroth_order",
-            "model": {"kind": "identity"},
+            "model": {"kind": "linear", "out": 4},
             "upper": {"steps": upper, "batch": 32},
             "lower": {"solver": "sgd", "batch": 32, "warmup_steps": lower, "optimiser": {"step": 1e-3}},
         },

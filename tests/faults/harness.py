@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet
 import yaml
 
 from parley.client import Federation, RequestRefused, Run
@@ -71,14 +72,28 @@ class DisturbableFederation(LocalFederation):
 def make_federation(directory: Path, data: Path, **options: Any) -> DisturbableFederation:
     """A federation of three parties over the tables in `data`, made if they are not there."""
     if not data.exists():
-        split_dataset("digits", PARTIES, data, limit=ROWS)
+        split_dataset("digits", PARTIES, data / "columns", limit=ROWS)
+        for seed, name in enumerate(("records", "checked")):
+            split_dataset("digits", PARTIES, data / name, limit=ROWS, rows=True, seed=seed)
+            for party in PARTIES:
+                _add_labels(data / name / f"{party}.parquet", data / name / f"{party}.labels.parquet")
     return DisturbableFederation(
         directory,
-        {name: {"train": {"path": data / f"{name}.parquet"}} for name in PARTIES},
-        {"train": {"path": data / "labels.parquet"}},
+        {
+            name: {"train": {"path": data / "columns" / f"{name}.parquet"}}
+            | {kind: {"path": data / kind / f"{name}.parquet", "label": "label"} for kind in ("records", "checked")}
+            for name in PARTIES
+        },
+        {"train": {"path": data / "columns" / "labels.parquet"}},
         coordinator_options=options,
         ready_seconds=300.0,  # a machine that is being tortured starts processes slowly
     )
+
+
+def _add_labels(features: Path, labels: Path) -> None:
+    """One file with features and labels, as a party with rows of its own has it."""
+    joined = pyarrow.parquet.read_table(features).join(pyarrow.parquet.read_table(labels), keys="id").sort_by("id")
+    pyarrow.parquet.write_table(joined, features)
 
 
 def _bambi(hypergradient: str, solver: str, aggregation: str, mechanism: str, steps: int) -> dict[str, Any]:
@@ -101,12 +116,34 @@ def _bambi(hypergradient: str, solver: str, aggregation: str, mechanism: str, st
     }
 
 
+def _fedbio(aggregation: str, steps: int) -> dict[str, Any]:
+    classes = [str(label) for label in range(10)]
+    return {
+        "parties": list(PARTIES),
+        "table": "records",
+        "train": {
+            "algorithm": "fedbio",
+            "rounds": steps,
+            "batch": 32,
+            "checked_batch": 32,
+            "task": {"kind": "data_cleaning", "classes": classes, "checked": "checked"},
+        },
+        "privacy": {"aggregation": {"kind": aggregation}},
+        "evaluate_every": 0,
+        "checkpoint_every": 5,
+        "wait_seconds": 90,
+        "round_seconds": 20,
+    }
+
+
 CASES = {
     "implicit, pairwise, once": _bambi("implicit", "newton", "pairwise", "once", 30),
     "zeroth order, two trees, per step": _bambi("zeroth_order", "sgd", "two_tree", "per_step", 60),
     "implicit, two trees, off": _bambi("implicit", "newton", "two_tree", "off", 30),
     "zeroth order, pairwise, per step": _bambi("zeroth_order", "sgd", "pairwise", "per_step", 60),
+    "fedbio, pairwise": _fedbio("pairwise", 40),
 }
+BAMBI_CASES = [name for name, case in CASES.items() if case["train"]["algorithm"] == "bambi"]
 
 
 def spec_of(case: str, **changes: Any) -> str:
