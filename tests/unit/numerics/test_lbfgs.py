@@ -5,6 +5,7 @@ from numerics.lbfgs import (
     Curvature,
     Damping,
     DampingMode,
+    Scale,
     UnsuitableMemory,
     damp,
     direction,
@@ -95,3 +96,14 @@ def test_a_pair_without_information_is_skipped_and_counted(step, difference):
 def test_settings_out_of_range_are_refused_by_name(wrong):
     with pytest.raises(UnsuitableMemory, match="choose memory"):
         Damping(**wrong)
+
+
+def test_a_steep_direction_that_has_left_the_memory_is_not_taken_for_a_flat_one():
+    """Along flat directions γ_k falls to the floor; the largest curvature in memory stays."""
+    steep, flat = np.array([1.0, 0.0, 0.0]), np.array([0.0, 1.0, 0.0])
+    unseen = np.array([0.0, 0.0, 1.0])
+    for scale, longest in ((Scale.LAST, 100.0), (Scale.LARGEST, 1.0)):
+        damping = Damping(scale=scale)
+        memory = remember(damping, Curvature(), steep, 1.0 * steep)
+        memory = remember(damping, memory, flat, 1e-4 * flat)
+        assert np.linalg.norm(direction(memory, unseen)) == pytest.approx(longest)
