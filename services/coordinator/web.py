@@ -7,7 +7,6 @@ import logging
 import socket
 import time
 from collections.abc import AsyncIterator, Iterator, Sequence
-from typing import TypeVar
 
 import grpc
 import uvicorn
@@ -53,7 +52,6 @@ HTTP_STATUS = {
     grpc.StatusCode.UNAVAILABLE: 503,
 }
 
-Result = TypeVar("Result")
 logger = logging.getLogger(__name__)
 
 
