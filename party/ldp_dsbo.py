@@ -31,9 +31,10 @@ from numpy.typing import NDArray
 
 from numerics.streams import batch
 from party.ldp_objectives import Bounds, Directions, Records, directions, project, recursion
-from privacy.laplace_noise import add_laplace
 from privacy.ldp_accounting import LdpPlan, Oracle, Schedules
-from privacy.noise import KeyedNoise
+from privacy.ldp_states import NoisedState as NoisedState
+from privacy.ldp_states import StateDraft as StateDraft
+from privacy.ldp_states import noise_draft as noise_draft
 
 Vector = NDArray[np.float64]
 
@@ -94,26 +95,6 @@ class AgentState:
     """t."""
 
 
-@dataclass(frozen=True)
-class StateDraft:
-    """What would leave at one step; only the gate may turn it into something that does."""
-
-    x: Vector
-    y: Vector
-    z: Vector
-    step: int
-
-
-@dataclass(frozen=True)
-class NoisedState:
-    """x + χ, y + ζ, z + ϑ of one agent at one step."""
-
-    noised_x: Vector
-    noised_y: Vector
-    noised_z: Vector
-    step: int
-
-
 def begin(size: int) -> AgentState:
     """Return the state at t = 0, which depends on no data: the first release is free."""
     return AgentState(np.zeros(size), np.zeros(size), np.zeros(size))
@@ -122,17 +103,6 @@ def begin(size: int) -> AgentState:
 def draft_state(state: AgentState) -> StateDraft:
     """Agent: say what this step would send."""
     return StateDraft(state.x, state.y, state.z, state.step)
-
-
-def noise_draft(draft: StateDraft, scales: Schedules, noise: KeyedNoise, run: str) -> NoisedState:
-    """Gate: add χ, ζ and ϑ of this step; the same bytes for every neighbour and at every retry."""
-    nu = scales.at(draft.step)
-    return NoisedState(
-        noised_x=add_laplace(draft.x, float(nu[0]), noise, run, draft.step, "x"),
-        noised_y=add_laplace(draft.y, float(nu[1]), noise, run, draft.step, "y"),
-        noised_z=add_laplace(draft.z, float(nu[2]), noise, run, draft.step, "z"),
-        step=draft.step,
-    )
 
 
 def update(

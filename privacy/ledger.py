@@ -241,6 +241,12 @@ class Ledger:
         self._covered.setdefault(run, []).append(_block(entry))
         return True
 
+    def allotted(self, but: str) -> float:
+        """Return the sum of the budgets of all runs but one."""
+        with self._engine.connect() as connection:
+            total = sa.func.coalesce(sa.func.sum(heads.c.budget_epsilon), 0.0)
+            return float(connection.execute(sa.select(total).where(heads.c.run != but)).scalar_one())
+
     def entries(self, run: str) -> list[Entry]:
         """Return a run's entries in order."""
         with self._engine.connect() as connection:

@@ -13,6 +13,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from numerics.push_sum import Mass, RunningTotal
+from privacy.accounting import PureRelease, RecordCounts, Unprotected
+from privacy.laplace_noise import rounding_loss
+from privacy.ldp_accounting import LdpPlan, losses
+from privacy.ldp_states import NoisedState, StateDraft, noise_draft
+from privacy.ledger import Budget, BudgetExhausted, Charge, Ledger
+from privacy.noise import KeyedNoise
 from privacy.ring import Ring
 from privacy.rounds import Vector
 from privacy.trees import TreePair
@@ -123,6 +129,71 @@ class PortionGate:
     def release(self, step: int, mass: Mass, total: RunningTotal | None = None) -> Release[Portion]:
         """Let one step's portion (the same for all receivers with equal shares) pass."""
         return Release(Portion(step, mass, total), _SEAL)
+
+
+class StateGate:
+    """An agent's gate of LDP-DSBO: a step is charged Δ_t/ν_t in the agent's own ledger, then noised, then released.
+
+    The whole run is accounted for before its first step: one that would pass `run_limit`, or with all other runs of
+    the ledger `limit`, is refused here.
+    """
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        noise: KeyedNoise,
+        run: str,
+        plan: LdpPlan | None,
+        *,
+        size: int,
+        iterations: int,
+        run_limit: float,
+        limit: float,
+        neighbours: tuple[str, ...],
+    ) -> None:
+        self._ledger, self._noise, self._run, self._plan = ledger, noise, run, plan
+        self._neighbours, self._charges = neighbours, step_losses(plan, size, iterations)
+        self._spends, elsewhere = float(self._charges.sum()), ledger.allotted(run)
+        _refuse_beyond(self._spends, 0.0, run_limit)
+        _refuse_beyond(self._spends, elsewhere, limit)
+
+    def open(self) -> None:
+        """Set the run's ε aside in the ledger; a resumed run finds it there."""
+        # A little more than the sum, which the ledger adds up in another order.
+        self._ledger.open_run(self._run, 1, Budget(max(self._spends * (1.0 + 1e-9), 1e-9)))
+
+    def release(self, draft: StateDraft) -> Release[NoisedState]:
+        """Charge a step, then let its state leave under noise; a replay is the same bytes and costs nothing."""
+        # One counter stands for the record that costs most: accounting is for the one that came first.
+        event = Unprotected() if self._plan is None else PureRelease(float(self._charges[draft.step]))
+        charge = Charge(event, self._neighbours, RecordCounts(np.ones(1, dtype=np.int64)))
+        self._ledger.reserve(self._run, draft.step, 1, charge)
+        if self._plan is None:
+            return Release(NoisedState(draft.x, draft.y, draft.z, draft.step), _SEAL)
+        return Release(noise_draft(draft, self._plan.noise_scales, self._noise, self._run), _SEAL)
+
+
+def _refuse_beyond(spends: float, elsewhere: float, limit: float) -> None:
+    if spends + elsewhere <= limit:
+        return
+    before = f" on top of the {elsewhere:.6g} of other runs" if elsewhere else ""
+    raise BudgetExhausted(
+        f"the run would spend epsilon {spends:.6g}{before}, past the limit of {limit:.6g}: use more noise, smaller "
+        "steps, tighter bounds, more records per step or fewer iterations"
+    )
+
+
+def step_losses(plan: LdpPlan | None, size: int, iterations: int) -> NDArray[np.float64]:
+    """ε of the release of each step t = 0 … iterations−1, rounding of the noise included; infinite without noise."""
+    if plan is None:
+        return np.full(iterations, np.inf)
+    each = np.zeros(iterations)  # the first state depends on no data
+    if iterations > 1:
+        each[1:] = losses(plan, iterations - 1).sum(axis=1)
+        each[1:] += [
+            sum(rounding_loss(size, float(nu)) for nu in plan.noise_scales.at(t)) for t in range(1, iterations)
+        ]
+    return each
 
 
 class Plain:

@@ -8,11 +8,12 @@ from spec.asysqn import AsysqnSpec
 from spec.bambi import BambiSpec
 from spec.fedbio import FedbioSpec
 from spec.hgp import HgpSpec
+from spec.ldp_dsbo import LdpDsboSpec
 from spec.protection import ProtectionSpec
 from spec.section import Section
 
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$")]
-TrainSpec = Annotated[BambiSpec | AsysqnSpec | FedbioSpec | HgpSpec, Field(discriminator="algorithm")]
+TrainSpec = Annotated[BambiSpec | AsysqnSpec | FedbioSpec | HgpSpec | LdpDsboSpec, Field(discriminator="algorithm")]
 """The algorithms; `algorithm` in the `train` section chooses."""
 RowSelection = Annotated[str | float, Field(union_mode="left_to_right")]
 
@@ -117,7 +118,7 @@ class RunSpec(Section):
             )
         if self.train.algorithm == "fedbio" and (self.train.parties_per_round or 0) > len(names):
             raise ValueError(f"{self.train.parties_per_round} parties per round asked for; the run has {len(names)}")
-        if self.train.algorithm == "hgp":
+        if self.train.algorithm in ("hgp", "ldp_dsbo"):
             self.train.network.check(names)
         return self
 

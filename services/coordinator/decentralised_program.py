@@ -7,12 +7,13 @@ from typing import Any
 from google.protobuf.message import Message
 
 from coordinator.bambi import Report
-from numerics.networks import check_strongly_connected
+from numerics.networks import check_strongly_connected, gossip_weights, links
 from privacy.decentralised_rounds import PeerTraffic, Phase, Stretch, plan_of
 from privacy.release import Addend, OutcomeGate, Release
 from services.wire.decentralised_codec import decode_contribution, encode_instruction
 from services.wire.tensors import Blobs, MessageInvalid
 from spec.hgp import HgpSpec, PersonalisationSpec
+from spec.ldp_dsbo import LdpDsboSpec
 from spec.run import RunSpec
 
 CHECKED_STEPS = 10_000
@@ -90,9 +91,35 @@ class HgpProgram(DecentralisedCodec):
         return found | ({"hyper-gradient norm": sqrt(max(squared, 0.0))} if self._train.has_hyper else {})
 
 
+class LdpDsboProgram(DecentralisedCodec):
+    """The clock of LDP-DSBO. Nothing is evaluated: a measure without noise would cost ε that nobody accounts for."""
+
+    outputs = 2
+
+    def __init__(self, spec: RunSpec) -> None:
+        super().__init__(len(spec.parties))
+        self._spec, self._train = spec, spec.settings(LdpDsboSpec)
+
+    def rounds(self, done: int, observe: Callable[[Report], None]) -> Rounds:
+        """Every stretch of the run from step `done` on; stretches end at checkpoints."""
+        at, end, every = done, self._train.iterations, self._spec.checkpoint_every
+        while at < end:
+            last = min(at + self._train.stretch, end, *((every * (at // every + 1),) if every else ()))
+            yield Stretch("agent_steps", 0, at, last)
+            at = last
+            observe(Report(at, self.traffic()))
+            if at < end and due(at, every):
+                yield Stretch("checkpoint", at)
+        yield self.finish
+
+
 def check_network(spec: RunSpec) -> None:
     """Refuse a network over which some party could never hear from some other one."""
     train = spec.train
+    if isinstance(train, LdpDsboSpec):
+        plan = plan_of(train.network, [entry.name for entry in spec.parties], spec.seed)
+        check_strongly_connected(plan, window=1, steps=1)
+        gossip_weights(links(plan, 0), train.weight)
     if isinstance(train, HgpSpec):
         if isinstance(train.task, PersonalisationSpec) and train.task.method == "local":
             return

@@ -13,7 +13,7 @@ from privacy.ledger import Ledger
 from privacy.release import Addend, OutcomeGate, Release
 from privacy.rounds import Checkpoint, Finish, Round, RowsForward, Vector
 from services.coordinator.asysqn_program import AsysqnCodec, AsysqnProgram, prediction_round, scorer
-from services.coordinator.decentralised_program import HgpProgram, check_network
+from services.coordinator.decentralised_program import HgpProgram, LdpDsboProgram, check_network
 from services.coordinator.fedbio_program import FedbioProgram
 from services.coordinator.labels import LabelShelf, check_rows, loss_of, make_gate
 from services.coordinator.sessions import Codec
@@ -137,7 +137,7 @@ class ProgramShelf:
             case "bambi" | "asysqn":
                 check_rows(self._labels.load(spec), rows.count, rows.digest, rows.party)
                 divide(spec.split, rows.count, stream(spec.seed, "split"))
-            case "hgp":
+            case "hgp" | "ldp_dsbo":
                 check_network(spec)
 
     def predictor(self, spec: RunSpec) -> Predictor:
@@ -160,6 +160,8 @@ class ProgramShelf:
                 return FedbioProgram(spec)
             case "hgp":
                 return HgpProgram(spec)
+            case "ldp_dsbo":
+                return LdpDsboProgram(spec)
             case "asysqn":
                 return AsysqnProgram(spec, run_id, self._labels.load(spec), self._ledger, self._label_key)
             case "bambi":

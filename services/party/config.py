@@ -30,8 +30,10 @@ class Policy(Section):
 
     coordinators: tuple[str, ...]
     """Coordinators that may call, as their certificates name them."""
-    algorithms: tuple[str, ...] = ("bambi", "fedbio", "asysqn")
-    """Algorithms that may run here."""
+    algorithms: tuple[str, ...] = ("bambi", "fedbio", "asysqn", "ldp_dsbo")
+    """Algorithms that may run here. `hgp` is not among them unless named: no mechanism hides what it sends to peers."""
+    epsilon_budget: float = Field(default=10.0, gt=0)
+    """ε that all runs of ldp_dsbo together may cost one record of this party; `.inf` allows runs without noise."""
     aggregations: tuple[str, ...] = ("pairwise", "two_tree")
     """Ways of summing that hide this party's values; `plain` hides nothing."""
     minimum_parties: int = Field(default=2, ge=1, le=64)
@@ -78,3 +80,8 @@ class PartyConfig(Section):
     """host:port for Prometheus; plain HTTP on loopback, elsewhere TLS with a client certificate; none if left out."""
     threads: int = Field(default=1, ge=1, le=256)
     """Threads of torch."""
+
+    @property
+    def database_url(self) -> str:
+        """`database`, with its default filled in."""
+        return self.database or f"sqlite:///{self.state / 'party.db'}"

@@ -18,8 +18,12 @@ from party.fedbio import Diverged, InvalidSettings, MeanMismatch
 from party.fedbio import RoundMismatch as FedbioRoundMismatch
 from party.hgp import Diverged as HgpDiverged
 from party.hgp import InvalidHgp
+from party.ldp_dsbo import NeighbourMissing, NoDataLeft, UnusableState
+from party.ldp_dsbo import StepMismatch as AgentStepMismatch
+from party.ldp_objectives import InvalidBounds
 from party.models import InvalidModelSize, ModelImportRefused, ModelShapeMismatch, UnknownModel
-from privacy.ledger import BudgetExhausted
+from privacy.ldp_accounting import AccountingError
+from privacy.ledger import BudgetExhausted, LedgerConflict
 from privacy.pairwise import NotAParticipant, RoundReused
 from privacy.ring import NotRingElements, RingTooSmall, ValueNotFinite, ValueOutOfRange
 from privacy.session_keys import KeyRejected
@@ -95,6 +99,13 @@ CATALOGUE: Catalogue = {
     MeanMismatch: Refusal(StatusCode.INVALID_ARGUMENT, "MESSAGE_INVALID"),
     NetworkError: Refusal(StatusCode.INVALID_ARGUMENT, "NETWORK_REFUSED"),
     PushSumError: Refusal(StatusCode.INVALID_ARGUMENT, "MESSAGE_INVALID"),
+    AccountingError: Refusal(StatusCode.INVALID_ARGUMENT, "SPEC_INVALID"),
+    InvalidBounds: Refusal(StatusCode.FAILED_PRECONDITION, "DATA_INVALID"),
+    NoDataLeft: Refusal(StatusCode.FAILED_PRECONDITION, "DATA_INVALID"),
+    NeighbourMissing: Refusal(StatusCode.INVALID_ARGUMENT, "MESSAGE_INVALID"),
+    AgentStepMismatch: Refusal(StatusCode.FAILED_PRECONDITION, "ROUND_MISMATCH"),
+    UnusableState: Refusal(StatusCode.INVALID_ARGUMENT, "MESSAGE_INVALID"),
+    LedgerConflict: Refusal(StatusCode.FAILED_PRECONDITION, "LEDGER_CONFLICT"),
     InvalidHgp: Refusal(StatusCode.INVALID_ARGUMENT, "SPEC_INVALID"),
     HgpDiverged: Refusal(StatusCode.OUT_OF_RANGE, "DIVERGED"),
     Diverged: Refusal(StatusCode.OUT_OF_RANGE, "RANGE_EXCEEDED"),

@@ -8,6 +8,8 @@ from google.protobuf.message import Message
 from torch import Tensor
 
 from privacy.asysqn_rounds import RowsName
+from privacy.ledger import Ledger
+from privacy.noise import KeyedNoise
 from privacy.release import Addend, Release
 from privacy.rounds import Vector
 from services.party.peers import PeerPlane
@@ -25,6 +27,15 @@ class SlopesDesk(Protocol):
 
     async def close(self) -> None:
         """Hang up."""
+
+
+@dataclass(frozen=True)
+class PrivacyDesk:
+    """A party's own ledger, its key of noise, and what its policy lets one record cost."""
+
+    ledger: Ledger
+    noise: KeyedNoise
+    epsilon_budget: float
 
 
 @dataclass(frozen=True)
@@ -51,6 +62,10 @@ class Place:
     """Derives secrets with every other party for one purpose."""
     label_holder: SlopesDesk | None = None
     """The coordinator, for slopes of the loss; None where this party's configuration does not name its address."""
+    run_id: str = ""
+    """The run; names its releases in the ledger and in the noise."""
+    desk: Callable[[], PrivacyDesk] | None = None
+    """Opens the party's ledger, for algorithms that charge it."""
     shelf: TableShelf = field(default_factory=lambda: TableShelf({}))
     """The party's other tables; the policy has been asked about those that the spec names."""
 

@@ -17,12 +17,14 @@ from contracts.party.v1 import party_service_pb2 as pb
 from contracts.party.v1 import party_service_pb2_grpc as pb_grpc
 from contracts.peer.v1 import peer_service_pb2 as peer_pb
 from contracts.peer.v1 import peer_service_pb2_grpc as peer_grpc
+from privacy.ledger import open_ledger
+from privacy.noise import KeyedNoise, read_or_create_key
 from privacy.session_keys import SignedKey, sign_key
 from services.party.checkpoints import Store
 from services.party.config import PartyConfig
 from services.party.label_holder import CoordinatorLabels
 from services.party.peers import PeerPlane
-from services.party.roles import Place
+from services.party.roles import Place, PrivacyDesk
 from services.party.sessions import ALGORITHMS, PolicyRefused, Session, SessionUnknown, check_policy
 from services.party.tables import TableShelf, TooManySessions, VersionMismatch, chosen_rows
 from services.wire import metrics
@@ -214,6 +216,8 @@ class PartyServicer(pb_grpc.PartyServiceServicer):
             self._config.policy.model_imports,
             trained,
             shelf=self._shelf,
+            run_id=request.run_id,
+            desk=self._desk,
             label_holder=CoordinatorLabels(self._config, request.session_id) if self._config.coordinator else None,
         )
         return Session(request.session_id, request.run_id, coordinator, place, self._store, self._worker)
@@ -221,6 +225,16 @@ class PartyServicer(pb_grpc.PartyServiceServicer):
     def _refuse_others(self, run_id: str, coordinator: str) -> None:
         if self._store.owner(run_id) not in (None, coordinator):
             raise PolicyRefused(f"run {run_id} belongs to another coordinator: choose another run id")
+
+    @functools.cached_property
+    def _opened_desk(self) -> PrivacyDesk:
+        key = read_or_create_key(self._config.state / "ldp-noise.key")
+        ledger = open_ledger(self._config.database_url)
+        return PrivacyDesk(ledger, KeyedNoise(key), self._config.policy.epsilon_budget)
+
+    def _desk(self) -> PrivacyDesk:
+        """The ledger is opened by the first run that charges it."""
+        return self._opened_desk
 
     def _signed_key(self, session: Session) -> sums_pb.SignedKey:
         identity = load_identity(self._config.identity)

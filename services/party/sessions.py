@@ -15,7 +15,7 @@ from privacy.aggregation import Pairwise, ring_of, trees_of
 from privacy.release import Addend, Plain, Release, SumGate, TreeGate
 from privacy.rounds import Vector
 from privacy.session_keys import SessionKey, SignedKey, pair_secret, verify_signed_key
-from services.party import asysqn_role, bambi_role, fedbio_role, hgp_role
+from services.party import asysqn_role, bambi_role, fedbio_role, hgp_role, ldp_dsbo_role
 from services.party.checkpoints import CheckpointMissing, Store
 from services.party.config import Policy
 from services.party.peers import PeerPlane
@@ -28,6 +28,7 @@ ALGORITHMS: Mapping[str, Algorithm] = {
     "asysqn": Algorithm(asysqn_role.upper_size, asysqn_role.AsysqnRole, dense=False, warnings=asysqn_role.warnings),
     "fedbio": Algorithm(fedbio_role.upper_size, fedbio_role.FedbioRole, sits_out=True),
     "hgp": Algorithm(hgp_role.upper_size, hgp_role.HgpRole),
+    "ldp_dsbo": Algorithm(ldp_dsbo_role.upper_size, ldp_dsbo_role.LdpDsboRole, warnings=ldp_dsbo_role.warnings),
 }
 """The algorithms that a party knows."""
 

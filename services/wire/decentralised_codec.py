@@ -9,6 +9,7 @@ import numpy as np
 from contracts.decentralised.v1 import decentralised_pb2 as pb
 from numerics.push_sum import Mass, RunningTotal
 from privacy.decentralised_rounds import PeerTraffic, Phase, Stretch
+from privacy.ldp_states import NoisedState
 from privacy.release import Addend, Portion, Release
 from services.wire.sum_codec import decode_addend, encode_addend, named
 from services.wire.tensors import Blobs, MessageInvalid, decode_tensor, encode_tensor
@@ -105,3 +106,23 @@ def _mass(message: pb.PushSumVector, vector: str, weight: str, blobs: Blobs) -> 
     if z.dtype != np.float64:
         raise MessageInvalid(f"push_sum.{vector}: float64 is wanted, so that running totals stay exact")
     return Mass(z, omega)
+
+
+def encode_noised_state(release: Release[NoisedState], blobs: Blobs) -> pb.NoisedState:
+    """An agent's state as its neighbours get it."""
+    state = release.content
+    message = pb.NoisedState(step=state.step)
+    for name in ("noised_x", "noised_y", "noised_z"):  # in field order, as chunks follow
+        getattr(message, name).CopyFrom(encode_tensor(getattr(state, name), blobs))
+    return message
+
+
+def decode_noised_state(message: pb.NoisedState, blobs: Blobs) -> NoisedState:
+    """A neighbour's state."""
+    if message.step > LARGEST_COUNT:
+        raise MessageInvalid(f"noised_state: step {message.step} is out of range")
+    x, y, z = (
+        decode_tensor(getattr(message, name), blobs, name=name, ndim=1).astype(np.float64)
+        for name in ("noised_x", "noised_y", "noised_z")
+    )
+    return NoisedState(x, y, z, message.step)

@@ -1,0 +1,284 @@
+"""LDP-DSBO behind a party's session: states under Laplace noise to the neighbours, charged to the party's ledger."""
+
+import asyncio
+import json
+import math
+from collections import deque
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from contracts.decentralised.v1 import decentralised_pb2
+from contracts.peer.v1 import peer_service_pb2 as peer_pb
+from numerics.networks import gossip_weights, links
+from numerics.streams import stream
+from party import ldp_dsbo
+from party.ldp_objectives import Bounds, Records, admit
+from privacy.decentralised_rounds import PeerTraffic, Stretch, plan_of
+from privacy.ldp_accounting import Decay, LdpPlan, Oracle, Schedules, guarantee, laplace_scales
+from privacy.ldp_states import NoisedState
+from privacy.release import Addend, Release, StateGate
+from services.party.checkpoints import CheckpointMissing, scalar
+from services.party.fedbio_role import PredictionRefused
+from services.party.peers import PeerFlooded, PeerLost
+from services.party.roles import Place, Plan
+from services.party.tables import RowsDiffer
+from services.wire.decentralised_codec import (
+    decode_instruction,
+    decode_noised_state,
+    encode_contribution,
+    encode_noised_state,
+)
+from services.wire.tensors import Blobs, MessageInvalid
+from spec.ldp_dsbo import LdpDsboSpec
+from spec.rows import divide
+
+_VECTORS = ("x", "y", "z")
+
+
+@dataclass(frozen=True)
+class State:
+    """The agent, and the steps that the last checkpoint contains."""
+
+    agent: ldp_dsbo.AgentState
+    k: int = 0
+
+
+@dataclass(frozen=True)
+class Arrangement:
+    """What an agent knows before its first step."""
+
+    agent: ldp_dsbo.Agent
+    test: Records
+    settings: ldp_dsbo.LdpDsbo
+    weights: Mapping[int, float]
+    """w_ij of its neighbours."""
+    plan: LdpPlan | None
+    """What the accountant goes by; None where states leave in the clear."""
+
+
+class LdpDsboRole:
+    """An agent of LDP-DSBO."""
+
+    body = "decentralised"
+
+    def __init__(self, place: Place) -> None:
+        self._place, self._train = place, place.spec.settings(LdpDsboSpec)
+        self._known = arrange(place)
+        self._gate = gate_of(place, self._known)
+        self._gate.open()
+        self._arrived: dict[int, dict[int, NoisedState]] = {}
+        self._at = 0
+        self._came = asyncio.Event()
+        self._messages = 0
+        self._worker = ThreadPoolExecutor(max_workers=1, thread_name_prefix="ldp-dsbo")
+        assert place.peers is not None  # noqa: S101 (the session has begun)
+        self._peers = place.peers
+        self._peers.on("noised_state", self._take)
+
+    def begin(self, checkpoint: Mapping[str, Tensor] | None) -> State:
+        """All zeros, which depend on no data, or a checkpoint."""
+        size = len(self._place.table.columns)
+        if checkpoint is None:
+            return State(ldp_dsbo.begin(size))
+        named = {name: tensor.numpy() for name, tensor in checkpoint.items()}
+        if any(name not in named or named[name].shape != (size,) for name in _VECTORS):
+            raise CheckpointMissing("the checkpoint belongs to another table: start a new run")
+        k = int(named["k"])
+        self._at = k
+        return State(ldp_dsbo.AgentState(named["x"], named["y"], named["z"], k), k)
+
+    def decode(self, message: decentralised_pb2.Instruction, blobs: Blobs) -> Stretch:  # noqa: ARG002
+        """What the clock asks."""
+        return decode_instruction(message)
+
+    def plan(self, state: State, instruction: Stretch) -> Plan:
+        """Never called: a stretch waits for neighbours (`act`)."""
+        raise NotImplementedError(f"{type(state).__name__}: {instruction} is for `act`")
+
+    async def act(self, state: State, instruction: Stretch) -> Plan:
+        """Take the steps of a stretch with the neighbours, or keep the state."""
+        match instruction.phase:
+            case "agent_steps":
+                if instruction.first != state.agent.step or instruction.last > self._train.iterations:
+                    raise MessageInvalid(f"steps {instruction.first} to {instruction.last} are not due now")
+                seconds = self._place.spec.round_seconds
+                try:
+                    async with asyncio.timeout(seconds):
+                        return Plan(replace(state, agent=await self._walk(state.agent, instruction.last)))
+                except TimeoutError:
+                    raise PeerLost(
+                        f"steps {instruction.first} to {instruction.last} took more than {seconds:g} s: a neighbour "
+                        "is slow or gone (or lower `stretch`)"
+                    ) from None
+            case "checkpoint":
+                return Plan(replace(state, k=instruction.k), checkpoint=instruction.k)
+            case "finish":
+                return Plan(state, finished=True)
+        raise MessageInvalid(f"a run of ldp_dsbo has no phase {instruction.phase}")
+
+    async def rest(self, state: State) -> Plan:
+        """Let the thread go."""
+        self._worker.shutdown(wait=False)
+        return Plan(state)
+
+    def encode(
+        self,
+        number: int,
+        instruction: Stretch,  # noqa: ARG002 (everything is only acknowledged)
+        release: Release[Addend] | None,
+    ) -> tuple[decentralised_pb2.Contribution, Blobs]:
+        """That it is done."""
+        return encode_contribution(
+            number, PeerTraffic(self._place.index, self._messages, self._peers.sent_bytes), release
+        )
+
+    def tensors(self, state: State) -> dict[str, Tensor]:
+        """All that an agent needs to go on; no noise is in it."""
+        return self.model_tensors(state) | {"k": scalar(state.k)}
+
+    def model_tensors(self, state: State) -> dict[str, Tensor]:
+        """x (log-coefficients), y (the model) and z."""
+        return {name: torch.from_numpy(np.array(getattr(state.agent, name))) for name in _VECTORS}
+
+    def reports(self, state: State) -> Mapping[str, bytes]:
+        """How good the party's own model is on its own test records, and what the run cost; it stays here."""
+        test, spent = self._known.test, spends(self._known, self._train)
+        content = {
+            "test records": len(test.labels),
+            "test accuracy": float(np.mean(np.where(test.features @ state.agent.y > 0, 1.0, -1.0) == test.labels))
+            if len(test.labels)
+            else None,
+            "privacy": spent,
+        }
+        return {"agent.json": json.dumps(content, indent=1).encode()}
+
+    async def _walk(self, agent: ldp_dsbo.AgentState, last: int) -> ldp_dsbo.AgentState:
+        known = self._known
+        while agent.step < last:
+            self._at = agent.step
+            release = await self._compute(self._gate.release, ldp_dsbo.draft_state(agent))
+            for neighbour in known.weights:
+                blobs: Blobs = deque()
+                message = peer_pb.PushRequest(noised_state=encode_noised_state(release, blobs))
+                await self._peers.push(neighbour, message, blobs)
+                self._messages += 1
+            received = await self._received(agent.step)
+            agent = await self._compute(ldp_dsbo.update, known.agent, known.settings, known.weights, agent, received)
+        self._at = agent.step
+        return agent
+
+    async def _received(self, step: int) -> dict[int, NoisedState]:
+        while not self._known.weights.keys() <= self._arrived.get(step, {}).keys():
+            self._came.clear()
+            await self._came.wait()
+        return self._arrived.pop(step)
+
+    def _take(self, sender: int, message: decentralised_pb2.NoisedState, blobs: Blobs) -> None:
+        state = decode_noised_state(message, blobs)
+        if sender not in self._known.weights:
+            raise MessageInvalid("noised_state: the sender is no neighbour in this run's network")
+        if state.step < self._at:
+            return  # a repeated one
+        # A neighbour waits for this agent at every step, so it is at most one step ahead.
+        if state.step > self._at + 2 * self._train.stretch:
+            raise PeerFlooded(f"a state of step {state.step} came at step {self._at}: the parties are out of step")
+        self._arrived.setdefault(state.step, {}).setdefault(sender, state)
+        self._came.set()
+
+    async def _compute(self, function: Callable[..., Any], *arguments: Any) -> Any:
+        return await asyncio.get_running_loop().run_in_executor(self._worker, function, *arguments)
+
+
+def arrange(place: Place) -> Arrangement:
+    """Admit the party's records and settle who its neighbours are."""
+    run, train = place.spec, place.spec.settings(LdpDsboSpec)
+    entry = run.parties[place.index]
+    matrix = links(plan_of(train.network, [each.name for each in run.parties], run.seed), 0)
+    row = gossip_weights(matrix, train.weight)[place.index]
+    weights = {j: float(w) for j, w in enumerate(row) if j != place.index and w != 0}
+    settings = settings_of(train, run.seed)
+    sets = divide(run.split, len(place.table), stream(run.seed, f"ldp/{entry.name}/split"))
+    features, labels = np.asarray(place.table.features), _labels(place, train)
+    lower, upper, test = (
+        admit(features[rows], labels[rows], settings.bounds) for rows in (sets.lower, sets.upper, sets.test)
+    )
+    needed = train.batch * (train.iterations if train.oracle == "history" else 1)
+    if min(len(lower.labels), len(upper.labels)) < needed:
+        raise ldp_dsbo.NoDataLeft(
+            f"{needed} training and {needed} validation records are needed, there are {len(lower.labels)} and "
+            f"{len(upper.labels)}: lower `batch` or `iterations`, or change `split`"
+        )
+    agent = ldp_dsbo.Agent(place.index, lower, upper)
+    plan = None
+    if settings.noise_scales is not None:
+        plan = ldp_dsbo.privacy_plan(
+            settings, features.shape[1], float(row[place.index]), per_record=train.unit == "record"
+        )
+    return Arrangement(agent, test, settings, weights, plan)
+
+
+def settings_of(train: LdpDsboSpec, seed: int) -> ldp_dsbo.LdpDsbo:
+    """The run's settings as `party.ldp_dsbo` knows them."""
+    steps, noise = train.step_sizes, train.noise
+    return ldp_dsbo.LdpDsbo(
+        Schedules(*(Decay(each.initial, each.rate) for each in (steps.x, steps.y, steps.z))),
+        None if noise is None else laplace_scales(noise.sigma, noise.x_rate, noise.y_rate, noise.z_rate),
+        Bounds(**train.bounds.model_dump()),
+        train.batch,
+        Oracle(train.oracle),
+        seed,
+    )
+
+
+def gate_of(place: Place, known: Arrangement) -> StateGate:
+    """The gate of this run's states; refuses a run that would pass the spec's ε or the policy's."""
+    train = place.spec.settings(LdpDsboSpec)
+    assert place.desk is not None  # noqa: S101 (every party has one)
+    desk = place.desk()
+    names = [entry.name for entry in place.spec.parties]
+    return StateGate(
+        desk.ledger,
+        desk.noise,
+        place.run_id,
+        known.plan,
+        size=len(place.table.columns),
+        iterations=train.iterations,
+        run_limit=math.inf if known.plan is None else train.epsilon,
+        limit=desk.epsilon_budget,
+        neighbours=tuple(names[j] for j in known.weights),
+    )
+
+
+def spends(known: Arrangement, train: LdpDsboSpec) -> str:
+    """What the run costs one record of this party, in words."""
+    if known.plan is None:
+        return "none: states leave in the clear"
+    return str(guarantee(known.plan, train.iterations, delta=train.delta))
+
+
+def upper_size(place: Place) -> int:
+    """Nothing is shared in the clear; refuses a place, or a cost, that the party does not accept."""
+    if place.trained is not None:
+        raise PredictionRefused("every party has the whole model of this run: predict with its own model.safetensors")
+    gate_of(place, arrange(place))
+    return 0
+
+
+def warnings(place: Place) -> list[str]:
+    """What the run will cost, which follows from public settings alone."""
+    return [f"this run costs {spends(arrange(place), place.spec.settings(LdpDsboSpec))}"]
+
+
+def _labels(place: Place, train: LdpDsboSpec) -> NDArray[np.float64]:
+    name = place.spec.table_of(place.index)
+    labels = place.shelf.labels(name, train.classes)
+    if not np.array_equal(labels.ids, place.table.ids):
+        raise RowsDiffer(f"the labels of table {name} are not about its rows: align them by id")
+    return np.where(labels.values == 1, 1.0, -1.0)

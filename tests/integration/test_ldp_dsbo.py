@@ -1,0 +1,169 @@
+"""LDP-DSBO over real processes: three agents, noise on everything that they send, a ledger for each."""
+
+import json
+
+import numpy as np
+import pytest
+import yaml
+from safetensors.numpy import load
+from scipy.stats import kstest
+
+from numerics.networks import gossip_weights, links
+from parley import simulator
+from parley.client import RequestRefused
+from parley.local import LocalFederation
+from party.ldp_dsbo import Agent
+from party.ldp_objectives import admit
+from privacy.decentralised_rounds import plan_of
+from privacy.ledger import open_ledger
+from privacy.noise import KeyedNoise
+from services.party.ldp_dsbo_role import settings_of
+from spec.parsing import parse_spec
+
+PARTIES = ("north", "east", "south")
+SIZE, STEPS, BATCH = 8, 24, 20
+ROWS = STEPS * BATCH
+
+
+def records(member):
+    draw = np.random.default_rng(member)
+    rule = np.random.default_rng(99).standard_normal(SIZE)
+    features = draw.standard_normal((2 * ROWS, SIZE)) * 0.1
+    return features, (features @ rule > 0).astype(int)
+
+
+@pytest.fixture(scope="module")
+def federation(tmp_path_factory):
+    directory = tmp_path_factory.mktemp("ldp")
+    tables = {}
+    for member, party in enumerate(PARTIES):
+        features, labels = records(member)
+        path = directory / f"{party}.npz"
+        ids = np.array([f"{row:05d}" for row in range(2 * ROWS)])
+        columns = np.array([f"c{column}" for column in range(SIZE)])
+        np.savez(path, x=features, label=labels, ids=ids, columns=columns)
+        tables[party] = {"rows": {"path": str(path), "label": "label", "label_path": str(path)}}
+    modules = dict.fromkeys(PARTIES, "tests.integration.recording_neighbour")
+    recording = tmp_path_factory.mktemp("recording")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("RECORDING", str(recording))
+        local = LocalFederation(
+            tmp_path_factory.mktemp("ldp-federation"), tables, {}, modules=modules, policy={"epsilon_budget": 60.0}
+        )
+        with local:
+            yield local, recording
+
+
+@pytest.fixture
+def client(federation):
+    with federation[0].connect() as connected:
+        yield connected
+
+
+def spec(**train):
+    content = {
+        "name": "ldp",
+        "seed": 6,
+        "dtype": "float64",
+        "table": "rows",
+        "parties": list(PARTIES),
+        "split": {"lower": f"0:{ROWS}", "upper": f"{ROWS}:{2 * ROWS}", "test": 0},
+        "train": {
+            "algorithm": "ldp_dsbo",
+            "classes": ["0", "1"],
+            "epsilon": 30,
+            "iterations": STEPS,
+            "batch": BATCH,
+            "weight": 0.3,
+            "noise": {"sigma": 1.0},
+            "stretch": 10,
+            **train,
+        },
+        "checkpoint_every": 12,
+        "wait_seconds": 60,
+    }
+    return yaml.safe_dump(content)
+
+
+def simulated(text, keys, run_id):
+    """The agents' states at the start of every step and at the end, with the parties' own keys."""
+    run = parse_spec(text)
+    settings = settings_of(run.train, run.seed)
+    agents = []
+    for member in range(len(PARTIES)):
+        features, labels = records(member)
+        signs = np.where(labels == 1, 1.0, -1.0)
+        parts = (slice(0, ROWS), slice(ROWS, 2 * ROWS))
+        agents.append(Agent(member, *(admit(features[part], signs[part], settings.bounds) for part in parts)))
+    weights = gossip_weights(links(plan_of(run.train.network, PARTIES, run.seed), 0), run.train.weight)
+    seen = []
+    last = simulator.run_ldp_dsbo(
+        simulator.Federation(agents, [settings] * len(agents), keys, weights, SIZE),
+        STEPS,
+        run=run_id,
+        watch=lambda _, states: seen.append(list(states)),
+    )
+    return [*seen, last], settings.noise_scales
+
+
+def test_a_run_has_the_simulators_bits_and_laplace_noise_of_the_declared_scale_on_the_wire(client, federation):
+    local, recording = federation
+    text = spec()
+    run = client.start(text)
+    run.result()
+    state = local.directory / "state"
+    keys = [KeyedNoise((state / party / "ldp-noise.key").read_bytes()) for party in PARTIES]
+    states, scales = simulated(text, keys, run.run_id)
+    for party, agent in zip(PARTIES, states[-1], strict=True):
+        model = load((state / party / "runs" / run.run_id / "model.safetensors").read_bytes()[:-32])
+        for name in "xyz":  # the own update uses the clear state: noise in it would change every bit
+            np.testing.assert_array_equal(model[name], getattr(agent, name))
+        assert "ε" in json.loads((state / party / "runs" / run.run_id / "agent.json").read_text())["privacy"]
+
+    noise = []
+    for sender in range(len(PARTIES)):
+        for t in range(STEPS):
+            copies = [
+                np.load(recording / f"{run.run_id}-{party}-{sender}-{t:06d}.npy")
+                for receiver, party in enumerate(PARTIES)
+                if receiver != sender
+            ]
+            np.testing.assert_array_equal(copies[0], copies[1])  # the same to all neighbours
+            clear = np.stack([getattr(states[t][sender], name) for name in "xyz"])
+            noise.append((copies[0] - clear) / scales.at(t)[:, None])
+    assert kstest(np.concatenate(noise).ravel(), "laplace").pvalue > 1e-3  # false alarm: once in a thousand keys
+
+
+def test_every_step_is_in_the_agents_own_ledger(client, federation):
+    local, _ = federation
+    run = client.start(spec())
+    run.result()
+    for party in PARTIES:
+        ledger = open_ledger(f"sqlite:///{local.directory / 'state' / party / 'party.db'}")
+        entries = ledger.entries(run.run_id)
+        assert [entry.first_release for entry in entries] == list(range(STEPS))
+        assert entries[0].epsilon == 0  # the first state depends on no data
+        assert 0 < entries[-1].epsilon <= 30
+        assert set(json.loads(entries[-1].recipients)) == set(PARTIES) - {party}
+        ledger.verify(run.run_id)
+        ledger.close()
+
+
+def test_a_run_over_its_own_epsilon_is_refused_before_it_starts(client):
+    with pytest.raises(RequestRefused, match=r"would spend epsilon.*past the limit of 0\.5.*BUDGET_EXHAUSTED"):
+        client.start(spec(epsilon=0.5))
+
+
+def test_a_run_over_the_partys_budget_is_refused_before_it_starts(client):
+    with pytest.raises(RequestRefused, match=r"past the limit of 60.*BUDGET_EXHAUSTED"):
+        client.start(spec(epsilon=100, noise={"sigma": 0.2}))
+
+
+def test_states_in_the_clear_are_refused_unless_the_policy_allows_them(client):
+    with pytest.raises(RequestRefused, match=r"would spend epsilon inf.*BUDGET_EXHAUSTED"):
+        client.start(spec(noise=None))
+
+
+def test_noise_that_decays_faster_than_the_steps_is_refused(client):
+    with pytest.raises(RequestRefused, match=r"must be smaller than v.*SPEC_INVALID"):
+        client.start(spec(noise={"sigma": 1.0, "x_rate": 1.5}))
