@@ -78,6 +78,8 @@ class UpdateLoop:
     pace: Pace
     worker: Executor
     """Where updates are computed."""
+    patience_seconds: float = 300.0
+    """A loop that the coordinator has not asked about for so long makes no further steps until it does."""
     label_holder: SlopesDesk | None = None
     """Who turns θ into slopes, where this party has no labels."""
     checkpoint: int = 0
@@ -86,6 +88,8 @@ class UpdateLoop:
     """Most calls of others between a reading and the step made from it, so far."""
     failure: Exception | None = None
     started: float = field(default_factory=time.monotonic)
+    heard: float = field(default_factory=time.monotonic)
+    """When the coordinator last asked for something."""
     _task: asyncio.Task[None] | None = None
     _alone: int = 0
     _retry_at: float = 0.0
@@ -112,7 +116,10 @@ class UpdateLoop:
     async def _run(self) -> None:
         try:
             while True:
-                await self._turn()
+                if time.monotonic() - self.heard > self.patience_seconds:
+                    await asyncio.sleep(LONGEST_WAIT_SECONDS)
+                else:
+                    await self._turn()
         except Exception as error:  # told to the coordinator at its next ask
             self.failure = error
 

@@ -76,6 +76,7 @@ class AsysqnRole:
         if self._spec.is_asynchronous and self._place.trained is None and self._loop is None:
             self._loop = self._make_loop(state)  # answers from now on, steps from Start on
         if self._loop is not None:
+            self._loop.heard = time.monotonic()
             self._loop.check()
             state = self._loop.standing
         if outcome is not None:
@@ -164,7 +165,15 @@ class AsysqnRole:
         )
         holder = place.label_holder if self._spec.labels_at == "coordinator" else None
         loop = UpdateLoop(
-            self._block, place.index, self._spec, standing, plane, self._pace, self._updates, label_holder=holder
+            self._block,
+            place.index,
+            self._spec,
+            standing,
+            plane,
+            self._pace,
+            self._updates,
+            patience_seconds=place.spec.wait_seconds,
+            label_holder=holder,
         )
         return loop
 
