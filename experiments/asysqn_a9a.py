@@ -18,7 +18,8 @@ import numpy as np
 from experiments.asysqn_federation import A9a, Trace, federation, load, pooled_accuracy, spec, train
 from parley.client import Federation
 
-TARGETS = (1e-3, 1e-4)
+NAMES = {1e-3: "1e-3", 1e-4: "1e-4"}
+TARGETS = tuple(NAMES)
 PAPER_ACCURACY = 0.8503
 SEEDS = (0, 1, 2)
 QUASI_NEWTON = {"direction": "quasi_newton", "step_size": 0.35}
@@ -91,7 +92,7 @@ def _rows(case: str, traces: list[Trace], targets: tuple[float, ...]) -> list[di
         found = [trace.first(target) for trace in traces]
         median = float(np.median([np.inf if value is None else value for value in found]))
         ours = median if np.isfinite(median) else None
-        rows.append({"case": case, "metric": f"rounds to {target:g}", "ours": ours, "paper": None})
+        rows.append({"case": case, "metric": f"rounds to {NAMES[target]}", "ours": ours, "paper": None})
     accuracy = float(np.median([trace.metrics["test accuracy"] for trace in traces]))
     rows.append({"case": case, "metric": "accuracy", "ours": accuracy, "paper": PAPER_ACCURACY})
     sent = [trace.metrics["peer bytes"] + trace.metrics["bytes"] for trace in traces]
