@@ -111,8 +111,8 @@ class Session:
         for name, answer in zip(self.names, self.opened, strict=True):
             if (answer.features, answer.column_digest) != (first.features, first.column_digest):
                 raise ColumnsDiffer(
-                    f"{name}'s {answer.features} columns are not {self.names[0]}'s {first.features}, by name and order: "
-                    "name the common ones as `columns` of every party"
+                    f"{name}'s {answer.features} columns are not {self.names[0]}'s {first.features}, by name and "
+                    "order: name the common ones as `columns` of every party"
                 )
 
     def _check_rows(self) -> None:
