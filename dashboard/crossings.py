@@ -7,6 +7,9 @@ from privacy.manifest import MANIFEST, Entry
 from spec.parsing import parse_spec
 
 _ALGORITHMS = frozenset({"bambi", "fedbio", "asysqn", "decentralised"})
+_PACKAGES = {"hgp": "decentralised", "ldp_dsbo": "decentralised"}
+_VECTORS = {"PushSumVector": "hgp", "NoisedState": "ldp_dsbo", "Measures": "hgp"}
+"""Messages of `decentralised` that belong to one algorithm."""
 _ADDENDS = {"plain": "clear", "pairwise": "masked", "two_tree": "roots"}
 """The field of an addend that each way of summing uses."""
 
@@ -14,13 +17,19 @@ _ADDENDS = {"plain": "clear", "pairwise": "masked", "two_tree": "roots"}
 def crossings(spec_yaml: str) -> Sequence[CrossingView]:
     """What leaves in a run of this spec, control fields left out."""
     spec = parse_spec(spec_yaml)
-    package = spec.train.algorithm
+    algorithm = spec.train.algorithm
+    package = _PACKAGES.get(algorithm, algorithm)
     summed = _ADDENDS[spec.privacy.aggregation.kind]
     return [
         CrossingView(entry.field.removeprefix("parley."), entry.derived_from, entry.protection, entry.seen_by)
         for entry in MANIFEST
-        if _leaves(entry, package, summed)
+        if _leaves(entry, package, summed) and not _is_anothers(entry, algorithm)
     ]
+
+
+def _is_anothers(entry: Entry, algorithm: str) -> bool:
+    _, owner, _, message, _ = entry.field.split(".")
+    return owner == "decentralised" and _VECTORS.get(message, algorithm) != algorithm
 
 
 def _leaves(entry: Entry, package: str, summed: str) -> bool:

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 import services.wire.bambi_codec
+import services.wire.decentralised_codec
 import services.wire.fedbio_codec
 import services.wire.sum_codec
 from privacy.release import Release
@@ -65,6 +66,10 @@ def test_a_release_cannot_be_made_by_hand():
         services.wire.bambi_codec.encode_contribution,
         services.wire.fedbio_codec.encode_instruction,
         services.wire.fedbio_codec.encode_contribution,
+        services.wire.decentralised_codec.encode_instruction,
+        services.wire.decentralised_codec.encode_contribution,
+        services.wire.decentralised_codec.encode_push_sum,
+        services.wire.decentralised_codec.encode_noised_state,
         services.wire.sum_codec.encode_addend,
         services.wire.sum_codec.encode_tree_sum,
     ],

@@ -14,11 +14,12 @@ from contracts.aggregation.v1 import aggregation_pb2
 from contracts.asysqn.v1 import asysqn_pb2
 from contracts.bambi.v1 import bambi_pb2
 from contracts.coordinator.v1 import coordinator_service_pb2
+from contracts.decentralised.v1 import decentralised_pb2
 from contracts.fedbio.v1 import fedbio_pb2
 from contracts.party.v1 import party_service_pb2
 from contracts.tensor.v1 import tensor_pb2
-from privacy import asysqn_rounds, rounds
-from services.wire import asysqn_codec, bambi_codec, fedbio_codec, sum_codec
+from privacy import asysqn_rounds, decentralised_rounds, rounds
+from services.wire import asysqn_codec, bambi_codec, decentralised_codec, fedbio_codec, sum_codec
 from services.wire.framing import receive
 from services.wire.tensors import LARGEST_TENSOR_BYTES, MessageInvalid, decode_tensor
 from tests.faults.mutation import FUZZ_EXAMPLES, damaged, mutated, random_message
@@ -42,6 +43,16 @@ DECODERS = {
         lambda m, b, chance: bambi_codec.decode_contribution(m, b, chance.choice(ASKS)),
     ),
     "fedbio instruction": (fedbio_pb2.Instruction, lambda m, b, _: fedbio_codec.decode_instruction(m, b)),
+    "decentralised instruction": (
+        decentralised_pb2.Instruction,
+        lambda m, _b, _: decentralised_codec.decode_instruction(m),
+    ),
+    "decentralised contribution": (
+        decentralised_pb2.Contribution,
+        lambda m, b, _: decentralised_codec.decode_contribution(m, b, decentralised_rounds.Stretch("evaluate", 0)),
+    ),
+    "push-sum vector": (decentralised_pb2.PushSumVector, lambda m, b, _: decentralised_codec.decode_push_sum(m, b)),
+    "noised state": (decentralised_pb2.NoisedState, lambda m, b, _: decentralised_codec.decode_noised_state(m, b)),
     "asysqn instruction": (asysqn_pb2.Instruction, lambda m, b, _: asysqn_codec.decode_instruction(m, b)),
     "asysqn contribution": (
         asysqn_pb2.Contribution,

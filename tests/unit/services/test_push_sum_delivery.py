@@ -1,0 +1,141 @@
+"""Push-Sum over links that lose, repeat and reorder messages; everything crosses as bytes."""
+
+import asyncio
+from collections import deque
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from contracts.decentralised.v1 import decentralised_pb2
+from contracts.peer.v1 import peer_service_pb2
+from numerics.networks import NetworkKind, NetworkPlan, links, out_neighbours
+from numerics.push_sum import (
+    TotalMessage,
+    absorb,
+    emit,
+    estimate,
+    from_arrays,
+    gather,
+    initial_mass,
+    join,
+    split,
+    to_arrays,
+)
+from privacy.release import PortionGate
+from services.party.peers import PeerPlane
+from services.party.push_sum_plane import PushSumPlane
+from services.wire.decentralised_codec import decode_push_sum, encode_push_sum
+from services.wire.tensors import MessageInvalid
+
+SIZE = 4
+PLAN = NetworkPlan(NetworkKind.RANDOM_DIRECTED, size=SIZE, seed=2)
+VALUES = np.random.default_rng(1).normal(size=(SIZE, 6))
+LOSSY, STEPS = 120, 400
+
+
+def crossing(step, mass, total=None):
+    """What the receiver decodes of what the gate lets pass."""
+    data = encode_push_sum(PortionGate().release(step, mass, total), deque()).SerializeToString()
+    return decode_push_sum(decentralised_pb2.PushSumVector.FromString(data), deque())
+
+
+def faults(seed):
+    """Per message of the lossy part: lost (20 %), repeated (10 %), or late (15 %)."""
+    draw = np.random.default_rng(seed)
+
+    def fate(step):
+        chance = draw.random(3) if step < LOSSY else np.ones(3)
+        return chance[0] < 0.2, chance[1] < 0.1, chance[2] < 0.15
+
+    return fate
+
+
+def test_running_totals_stay_exact_under_loss_and_a_restart_where_plain_portions_do_not():
+    fate = faults(3)
+    robust = [join(i, value) for i, value in enumerate(VALUES)]
+    plain = [initial_mass(value) for value in VALUES]
+    late = []
+    for step in range(STEPS):
+        matrix = links(PLAN, step)
+        due, late = late, []
+        portions = [[] for _ in range(SIZE)]
+        for i in range(SIZE):
+            receivers = out_neighbours(matrix, i)
+            robust[i], messages = emit(robust[i], receivers)
+            plain[i], pushed = split(plain[i], receivers)
+            for message in messages:
+                lost, repeated, delayed = fate(step)
+                total = crossing(step, message.total.mass, message.total).total
+                if not lost:
+                    arrived = [TotalMessage(i, message.receiver, total)] * (2 if repeated else 1)
+                    (late if delayed else due).extend(arrived)
+                    portions[message.receiver] += [crossing(step, pushed[message.receiver]).mass] * len(arrived)
+        for message in due:
+            robust[message.receiver] = absorb(robust[message.receiver], message)
+        plain = [gather(mass, portions[i]) for i, mass in enumerate(plain)]
+        if step == LOSSY // 2:  # one party restarts from what it wrote
+            robust[1] = from_arrays({name: array.copy() for name, array in to_arrays(robust[1]).items()})
+    average = VALUES.mean(axis=0)
+    for state in robust:
+        np.testing.assert_allclose(estimate(state.held), average, rtol=0, atol=1e-9)
+    agreed = np.stack([estimate(mass) for mass in plain])
+    assert np.ptp(agreed, axis=0).max() < 1e-6  # the plain form agrees as well …
+    assert np.abs(agreed - average).max() > 1e-2  # … on a wrong value
+
+
+class LossyLinks(PeerPlane):
+    """A peer plane whose messages cross as bytes, and not always."""
+
+    def __init__(self, index, others, fate):
+        super().__init__("session", [str(i) for i in range(SIZE)], [""] * SIZE, Path(), 1.0)
+        self._index, self._others, self._fate, self._held = index, others, fate, []
+
+    async def push(self, receiver, message, blobs):
+        data = message.SerializeToString()
+        lost, repeated, delayed = self._fate(message.push_sum.step)
+        held, self._held = self._held, []
+        copies = [] if lost else [(receiver, data)] * (2 if repeated else 1)
+        if delayed:
+            self._held = copies
+            copies = []
+        for target, content in copies + held:
+            body = peer_service_pb2.PushRequest.FromString(content).push_sum
+            self._others[target].take(str(self._index), "push_sum", body, deque())
+
+
+async def averaged(fate, patience):
+    """Every member's estimate by the party's own plane; None where the parties wait for ever."""
+    others: list[LossyLinks] = []
+    others += [LossyLinks(i, others, fate) for i in range(SIZE)]
+    planes = [PushSumPlane(i, PLAN, others[i], patience_seconds=patience, most_waiting=10_000) for i in range(SIZE)]
+
+    async def member(i):
+        mass = initial_mass(VALUES[i])
+        for step in range(STEPS):
+            kept, portions = split(mass, planes[i].receivers(step)[0])
+            await planes[i].send(step, portions)
+            incoming = await planes[i].receive(step)
+            mass = gather(kept, [incoming[sender] for sender in sorted(incoming)])
+        return estimate(mass)
+
+    return np.stack(await asyncio.wait_for(asyncio.gather(*(member(i) for i in range(SIZE))), 60))
+
+
+async def test_a_robust_party_reaches_the_exact_average_over_lossy_links():
+    found = await averaged(faults(7), patience=0.002)
+    np.testing.assert_allclose(found, np.tile(VALUES.mean(axis=0), (SIZE, 1)), rtol=0, atol=1e-9)
+
+
+@pytest.mark.parametrize("patience", [None, 5.0])
+async def test_both_forms_reach_the_average_over_links_that_lose_nothing(patience):
+    found = await averaged(lambda _: (False, False, False), patience)
+    np.testing.assert_allclose(found, np.tile(VALUES.mean(axis=0), (SIZE, 1)), rtol=0, atol=1e-12)
+
+
+async def test_portions_are_refused_where_running_totals_are_due():
+    links_ = LossyLinks(0, [], lambda _: (False, False, False))
+    PushSumPlane(0, PLAN, links_, patience_seconds=1.0, most_waiting=10)
+    message = encode_push_sum(PortionGate().release(0, initial_mass(VALUES[1])), deque())
+    with pytest.raises(MessageInvalid, match="do not mix"):
+        links_.take("1", "push_sum", message, deque())
