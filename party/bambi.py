@@ -49,6 +49,10 @@ class OutcomeUnexpected(ValueError):
     """The coordinator sent an outcome that no contribution of this party waits for."""
 
 
+class IllConditioned(ArithmeticError):
+    """The lower problem cannot be solved in this precision."""
+
+
 class OutcomeMisshapen(ValueError):
     """An outcome has another shape than the contribution that it answers."""
 
@@ -383,7 +387,12 @@ def _factor(block: Block, s: Tensor, penalty: Tensor) -> Tensor:
     """Cholesky factor of this party's own block of the Hessian, with the curvature of an undecided prediction."""
     scale = {"softmax": (block.outputs - 1) / block.outputs**2, "logistic": 0.25, "squared": 1.0}
     gram: Tensor = s.T @ s * (scale[block.settings.loss] / len(s))
-    factor: Tensor = torch.linalg.cholesky(gram + torch.diag((2 * penalty).reshape(-1).expand(len(gram))))
+    factor, info = torch.linalg.cholesky_ex(gram + torch.diag((2 * penalty).reshape(-1).expand(len(gram))))
+    if int(info) != 0:
+        raise IllConditioned(
+            "this party's embedding is too badly scaled to precondition with: standardise the features, raise "
+            "train.regularisation, or take dtype float64"
+        )
     return factor
 
 

@@ -12,7 +12,7 @@ from numerics.streams import InvalidStream
 from party.asysqn import BatchMismatch
 from party.asysqn import Diverged as AsysqnDiverged
 from party.asysqn_block import LabelsNotHere, RowsNotThere
-from party.bambi import OutcomeMisshapen, OutcomeUnexpected
+from party.bambi import IllConditioned, OutcomeMisshapen, OutcomeUnexpected
 from party.bilevel_objectives import InvalidData
 from party.fedbio import Diverged, InvalidSettings, MeanMismatch
 from party.fedbio import RoundMismatch as FedbioRoundMismatch
@@ -81,6 +81,7 @@ CATALOGUE: Catalogue = {
     UnexpectedPartialSum: Refusal(StatusCode.INVALID_ARGUMENT, "MESSAGE_INVALID"),
     SubtreeIncomplete: Refusal(StatusCode.FAILED_PRECONDITION, "SUM_REFUSED"),
     NotRingElements: Refusal(StatusCode.INVALID_ARGUMENT, "MESSAGE_INVALID"),
+    IllConditioned: Refusal(StatusCode.OUT_OF_RANGE, "ILL_CONDITIONED"),
     OutcomeMisshapen: Refusal(StatusCode.INVALID_ARGUMENT, "MESSAGE_INVALID"),
     NotAParticipant: Refusal(StatusCode.INVALID_ARGUMENT, "MESSAGE_INVALID"),
     ModelShapeMismatch: Refusal(StatusCode.INVALID_ARGUMENT, "MESSAGE_INVALID"),

@@ -1,5 +1,7 @@
 """BAMBI's role code, driven in one process, against autograd on the pooled data."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -173,3 +175,10 @@ def test_the_paper_s_local_estimator_is_biased_where_features_are_correlated():
         found[mode] = cosine([b.x - a.x for b, a in zip(before, after, strict=True)], exact)
     assert found["zeroth_order"] > 0.9999
     assert found["zeroth_order_local"] < 0.97
+
+
+def test_a_badly_scaled_embedding_is_named_and_not_factored():
+    problem, blocks = federation(settings_for("implicit", "hyper_parameters", regularisation=1e-12), 2)
+    flat = replace(blocks[0], features=torch.full_like(blocks[0].features, 1e8))
+    with pytest.raises(party_bambi.IllConditioned, match="standardise"):
+        train(problem, [flat, blocks[1]])
