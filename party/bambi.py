@@ -27,6 +27,7 @@ from numerics.optimisers import Moments, descend, schedule
 from numerics.streams import batch, directions, stream
 from party.models import EmbeddingModel
 from privacy.rounds import (
+    Array,
     Ask,
     Coefficients,
     CurvatureForward,
@@ -180,14 +181,14 @@ def apply(block: Block, state: State, outcome: Outcome) -> State:
 
 def _check_shapes(block: Block, state: State, outcome: Outcome) -> None:
     s, upper = state.embedding, state.upper_embedding
-    expected: list[tuple[np.ndarray | None, tuple[int, ...]]] = []
+    expected: list[tuple[Array | None, tuple[int, ...]]] = []
     match outcome:
         case Gradient(theta=theta, vartheta=vartheta):
             expected.append((theta, (*s.shape[:2], block.outputs) if s is not None else ()))
             expected.append((vartheta, (len(upper), block.outputs) if upper is not None else ()))
         case CurvatureStep(product=product, solution_product=solution):
-            shape = (s.shape[1], block.outputs) if s is not None else ()
-            expected += [(product, shape), (solution, shape)]
+            due = (s.shape[1], block.outputs) if s is not None else ()
+            expected += [(product, due), (solution, due)]
         case Coefficients(values=values):
             expected.append((np.asarray(values), (block.settings.zeroth_order.directions,)))
     for array, shape in expected:
@@ -387,6 +388,7 @@ def _factor(block: Block, s: Tensor, penalty: Tensor) -> Tensor:
     """Cholesky factor of this party's own block of the Hessian, with the curvature of an undecided prediction."""
     scale = {"softmax": (block.outputs - 1) / block.outputs**2, "logistic": 0.25, "squared": 1.0}
     gram: Tensor = s.T @ s * (scale[block.settings.loss] / len(s))
+    factor: Tensor
     factor, info = torch.linalg.cholesky_ex(gram + torch.diag((2 * penalty).reshape(-1).expand(len(gram))))
     if int(info) != 0:
         raise IllConditioned(
