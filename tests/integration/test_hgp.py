@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import yaml
 from safetensors.numpy import load
+from sklearn.datasets import load_digits
 
 from experiments.hgp_error import exact_solution
 from experiments.synthetic_clients import synthetic_clients
@@ -16,11 +17,21 @@ from parley.client import RequestRefused
 from parley.local import LocalFederation
 from party import hgp
 from privacy.decentralised_rounds import plan_of
+from services.party.config import Policy
 from services.party.hgp_role import hyper_gradient_of, iteration_seed, training_of
 from spec.parsing import parse_spec
 
 PARTIES = ("north", "east", "south")
 SYNTHETIC = {"lower": "0:100", "upper": "100:200", "test": 0}
+
+
+def digits_of(member):
+    """Digits of which each party has mostly some classes of its own."""
+    pixels, labels = load_digits(return_X_y=True)
+    draw = np.random.default_rng(member)
+    own = np.isin(labels, range(3 * member, 3 * member + 4))
+    rows = draw.choice(len(labels), 300, replace=False, p=np.where(own, 8.0, 1.0) / np.where(own, 8.0, 1.0).sum())
+    return pixels[rows] / 16.0, labels[rows]
 
 
 @pytest.fixture(scope="module")
@@ -37,6 +48,11 @@ def federation(tmp_path_factory):
             columns=np.array([f"c{column}" for column in range(5)]),
         )
         tables[party] = {"rows": {"path": str(path), "label": "label", "label_path": str(path)}}
+        digits = directory / f"{party}-digits.npz"
+        pixels, labels = digits_of(PARTIES.index(party))
+        ids = np.array([f"{row:04d}" for row in range(len(labels))])
+        np.savez(digits, x=pixels, label=labels, ids=ids, columns=np.array([f"p{column}" for column in range(64)]))
+        tables[party]["digits"] = {"path": str(digits), "label": "label", "label_path": str(digits)}
     policy = {"algorithms": ["hgp"]}
     with LocalFederation(tmp_path_factory.mktemp("hgp-federation"), tables, {}, policy=policy) as local:
         yield local
@@ -48,12 +64,12 @@ def client(federation):
         yield connected
 
 
-def spec(task=None, parties=PARTIES, split=None, **train):
+def spec(task=None, parties=PARTIES, split=None, table="rows", **train):
     content = {
         "name": "hgp",
         "seed": 4,
         "dtype": "float64",
-        "table": "rows",
+        "table": table,
         "parties": list(parties),
         "split": split or SYNTHETIC,
         "train": {"algorithm": "hgp", "task": task or {"kind": "regularisation", "classes": ["0", "1"]}, **train},
@@ -202,3 +218,54 @@ def test_each_party_keeps_a_ranked_table_of_its_own_rows_alone(client, federatio
         assert (directory / "influence.png").read_bytes().startswith(b"\x89PNG")
     kept = [path.name for path in (federation.directory / "state" / "coordinator").rglob("*") if path.is_file()]
     assert not any("influence" in name or "model" in name for name in kept)
+
+
+def personalised(client, method):
+    """A short run on digits."""
+    text = spec(
+        task={"kind": "personalisation", "method": method, "classes": [str(c) for c in range(10)]},
+        split={"lower": 0.6, "upper": 0.2, "test": 0.2},
+        table="digits",
+        network={"kind": "fully_connected"},
+        inner={"steps": 60, "learning_rate": 0.5, "batch": 60},
+        hyper={"rounds": 15, "push_steps": 2, "step_size": 0.2},
+        outer={"steps": 2, "step_size": 0.5},
+    )
+    run = client.start(text)
+    return run, run.result()
+
+
+@pytest.mark.parametrize("method", ["hgp_pl", "hgp_mtl", "sgp", "local"])
+def test_a_shared_model_is_made_personal(client, federation, method):
+    run, metrics = personalised(client, method)
+    assert metrics["test mean accuracy"] > 0.75
+    found = models(federation, run)
+    assert (metrics["peer messages"] == 0) == (method == "local")
+    personal = [tuple(model["hyper"]) for model in found]
+    assert (len(set(personal)) == len(PARTIES)) == method.startswith("hgp")
+
+
+def test_robust_delivery_over_links_that_lose_nothing_gives_the_same_hyper_gradient(client, federation):
+    text = spec(delivery="robust", patience_seconds=20, **SHORT)
+    run = client.start(text)
+    run.result()
+    _, _, found = simulated(text)
+    for model, v in zip(models(federation, run), found, strict=True):
+        np.testing.assert_allclose(model["hyper_gradient"], v, rtol=0, atol=1e-12)
+
+
+def test_a_killed_party_comes_back_and_the_run_ends_with_the_same_bits(client, federation):
+    text = spec(inner={"steps": 300, "learning_rate": 0.2}, outer={"steps": 8, "step_size": 0.01}, stretch=100)
+    run = client.start(text)
+    for event in run.watch():
+        if event.step >= 2:
+            break
+    federation.kill("south")
+    federation.restart("south")
+    run.result()
+    assert run.refresh().message.attempt >= 2
+    assert_same_bits(federation, run, text)
+
+
+def test_a_party_whose_policy_does_not_name_hgp_refuses_it():
+    assert "hgp" not in Policy(coordinators=("coordinator",)).algorithms
