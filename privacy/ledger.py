@@ -126,6 +126,13 @@ class Charge:
     """Who gets something that was computed from it."""
     counts: RecordCounts
     """For each record, in how many releases of the block it is."""
+    content: bytes = b""
+    """What leaves, where a release must never leave in another form: the same noise on two values gives them away."""
+
+    @property
+    def digest(self) -> str:
+        """Over the counts and the content: tells a replay from another charge."""
+        return sha256(_packed(self.counts) + self.content).hexdigest()
 
 
 @dataclass(frozen=True)
@@ -355,7 +362,7 @@ class Ledger:
             epsilon=epsilon,
             delta=head["budget_delta"],
             largest_count=after[mechanism].maximum,
-            charge_hash=sha256(_packed(charge.counts)).hexdigest(),
+            charge_hash=charge.digest,
             counters_hash=_counters_hash(sorted(blobs.items())),
             previous_hash=head["hash"],
         ).sealed()
@@ -410,7 +417,7 @@ def _recipients(charge: Charge) -> str:
 
 
 def _require_same(entry: Entry, block: range, charge: Charge) -> None:
-    asked = (block, to_json(charge.event), _recipients(charge), sha256(_packed(charge.counts)).hexdigest())
+    asked = (block, to_json(charge.event), _recipients(charge), charge.digest)
     if asked != (_block(entry), entry.mechanism, entry.recipients, entry.charge_hash):
         raise LedgerConflict(
             f"Releases {block.start} … {block.stop - 1} of run {entry.run!r} meet entry {entry.sequence} "

@@ -163,14 +163,20 @@ class StateGate:
         self._ledger.open_run(self._run, 1, Budget(max(self._spends * (1.0 + 1e-9), 1e-9)))
 
     def release(self, draft: StateDraft) -> Release[NoisedState]:
-        """Charge a step, then let its state leave under noise; a replay is the same bytes and costs nothing."""
+        """Charge a step, then let its state leave under noise; a replay is the same bytes and costs nothing.
+
+        A neighbour that sends something else after a restart would make this agent's state another one under the same
+        noise, whose difference is bare. So the ledger keeps what a step released, and nothing else ever leaves for it.
+        """
         # One counter stands for the record that costs most: accounting is for the one that came first.
         event = Unprotected() if self._plan is None else PureRelease(float(self._charges[draft.step]))
-        charge = Charge(event, self._neighbours, RecordCounts(np.ones(1, dtype=np.int64)))
+        noised = NoisedState(draft.x, draft.y, draft.z, draft.step)
+        if self._plan is not None:
+            noised = noise_draft(draft, self._plan.noise_scales, self._noise, self._run)
+        content = np.concatenate([noised.noised_x, noised.noised_y, noised.noised_z]).tobytes()
+        charge = Charge(event, self._neighbours, RecordCounts(np.ones(1, dtype=np.int64)), content)
         self._ledger.reserve(self._run, draft.step, 1, charge)
-        if self._plan is None:
-            return Release(NoisedState(draft.x, draft.y, draft.z, draft.step), _SEAL)
-        return Release(noise_draft(draft, self._plan.noise_scales, self._noise, self._run), _SEAL)
+        return Release(noised, _SEAL)
 
 
 def _refuse_beyond(spends: float, elsewhere: float, limit: float) -> None:
