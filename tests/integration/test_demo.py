@@ -42,7 +42,7 @@ def test_the_demo_reaches_95_percent_and_leaves_no_process(tmp_path):
     output, _ = process.communicate(timeout=280)
     assert process.returncode == 0, output
     figures = json.loads((tmp_path / "demo.json").read_text())
-    assert figures["accuracy"] >= 0.95  # label noise is fresh in each run: mean 0.971, standard deviation 0.005
+    assert figures["accuracy"] >= 0.95  # label noise is fresh in each run: mean 0.972, standard deviation 0.006
     assert abs(figures["accuracy"] - figures["pooled_accuracy"]) <= 0.003  # one row in 360: rounding of masked sums
     assert figures["epsilon"] == pytest.approx(6)
     assert figures["bytes"] > 1e6
