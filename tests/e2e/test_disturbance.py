@@ -8,7 +8,7 @@ import yaml
 
 from tests.e2e.composition import ROOT, Composition
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(1500)]
 KEY = "/state/label-noise.key"
 REQUEST = "the-same-request-in-both-federations"
 
