@@ -34,9 +34,7 @@ def stream(seed: int, name: str, k: int = 0, t: int = 0) -> np.random.Generator:
     return np.random.Generator(_philox(seed, name, k, t))
 
 
-def batch(
-    seed: int, name: str, k: int, t: int, rows: int | NDArray[np.integer], size: int
-) -> NDArray[np.int64]:
+def batch(seed: int, name: str, k: int, t: int, rows: int | NDArray[np.integer], size: int) -> NDArray[np.int64]:
     """Draw `size` distinct rows, uniformly, in their own order; all of them if `size` covers them.
 
     `rows` is a number of rows (0 … rows − 1) or an array of row indices to draw from. Only raw Philox words
@@ -45,14 +43,10 @@ def batch(
     """
     candidates = None if isinstance(rows, int | np.integer) else np.asarray(rows, dtype=np.int64)
     if candidates is not None and candidates.ndim != 1:
-        raise InvalidStream(
-            f"Rows to draw from must be a list of indices, not an array of shape {candidates.shape}."
-        )
+        raise InvalidStream(f"Rows to draw from must be a list of indices, not an array of shape {candidates.shape}.")
     count = int(rows) if candidates is None else len(candidates)
     if count < 1 or size < 1:
-        raise InvalidStream(
-            f"A batch of {size} from {count} rows cannot be drawn: both numbers must be at least 1."
-        )
+        raise InvalidStream(f"A batch of {size} from {count} rows cannot be drawn: both numbers must be at least 1.")
     if size >= count:
         chosen = np.arange(count, dtype=np.int64)
     elif 2 * size > count:  # cheaper, and still uniform: choose which rows to leave out
@@ -81,9 +75,7 @@ def directions(
     organisations need the same direction to the last bit.
     """
     if count < 1 or size < 1:
-        raise InvalidStream(
-            f"{count} directions of size {size} cannot be drawn: both numbers must be at least 1."
-        )
+        raise InvalidStream(f"{count} directions of size {size} cannot be drawn: both numbers must be at least 1.")
     if kind == "gaussian":
         return stream(seed, name, k).standard_normal((count, size))
     if kind != "orthogonal":
