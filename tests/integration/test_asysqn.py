@@ -161,6 +161,7 @@ def test_a_message_and_a_sum_cost_what_the_paper_counts(client):
     assert metrics["peer bytes"] <= 1.10 * payload
 
 
+@pytest.mark.slow  # measures time: wants a machine of its own
 def test_a_party_that_is_killed_rejoins_while_the_others_go_on(client, federation):
     run = client.start(spec(loop(target=None, steps=1500, turn_seconds=0.02), checkpoint_every=20))
     for event in run.watch():
@@ -175,6 +176,7 @@ def test_a_party_that_is_killed_rejoins_while_the_others_go_on(client, federatio
     assert metrics["sub-optimality"] <= 1e-5
 
 
+@pytest.mark.slow  # measures time: wants a machine of its own
 def test_a_slow_party_does_not_slow_the_others_unless_there_is_a_barrier(client):
     slow = [{"name": "north"}, {"name": "east"}, {"name": "south", "speed": 0.25}]
     settings = {"estimator": "saga", "turn_seconds": 0.08, "target": None}
