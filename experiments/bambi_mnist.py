@@ -62,7 +62,7 @@ def implicit(
     lower_batch: int = 160,
     upper_batch: int = 768,
     step: float = 5e-3,
-    regularisation: float = 1e-2,
+    regularisation: float = 2e-2,
 ) -> dict[str, Any]:
     """One Newton step from a warm start and two adjoint rounds; Adam above.
 
