@@ -28,7 +28,9 @@ from services.wire.certificates import (
     tls_name,
 )
 
-NOW = datetime.now(UTC)
+
+def now():
+    return datetime.now(UTC)
 
 
 @pytest.fixture
@@ -53,8 +55,8 @@ def forged(*, names=(), subject=(("party", "a"),), authority=False, constraints=
         .issuer_name(x509.Name(attributes))
         .public_key(key.public_key())
         .serial_number(1)
-        .not_valid_before(NOW)
-        .not_valid_after(NOW + timedelta(days=1))
+        .not_valid_before(now())
+        .not_valid_after(now() + timedelta(days=1))
     )
     if constraints:
         builder = builder.add_extension(x509.BasicConstraints(ca=authority, path_length=None), critical=True)
@@ -71,7 +73,7 @@ def test_an_issued_identity_says_who_it_is(ca):
     identity = load_identity(issue(ca, "clinic", "party", ["localhost", "127.0.0.1"], 10))
     assert identity.peer == ("party", "clinic")
     assert peer_identity(identity.certificate_chain) == ("party", "clinic")
-    assert abs(identity.expires - NOW - timedelta(days=10)) < timedelta(minutes=1)
+    assert abs(identity.expires - now() - timedelta(days=10)) < timedelta(minutes=1)
 
 
 def test_a_certificate_serves_both_ends_of_tls_and_signs_nothing(ca):
@@ -221,16 +223,16 @@ def test_an_authority_with_another_key_is_refused(ca, tmp_path):
 def test_an_expired_certificate_says_when_and_what_to_do(ca):
     folder = issue(ca, "clinic", "party", [], 10)
     with pytest.raises(CertificateExpired, match=r"certificate\.pem expired on .* signed again"):
-        load_identity(folder, now=NOW + timedelta(days=11))
+        load_identity(folder, now=now() + timedelta(days=11))
     with pytest.raises(CertificateExpired, match=r"ca\.pem"):
-        issue(ca, "late", "party", [], 1, now=NOW + timedelta(days=40))
+        issue(ca, "late", "party", [], 1, now=now() + timedelta(days=40))
 
 
 def test_a_clock_that_runs_behind_is_named(ca):
     folder = issue(ca, "clinic", "party", [], 10)
-    load_identity(folder, now=NOW - timedelta(minutes=4))
+    load_identity(folder, now=now() - timedelta(minutes=4))
     with pytest.raises(CertificateNotYetValid, match="clock"):
-        load_identity(folder, now=NOW - timedelta(hours=1))
+        load_identity(folder, now=now() - timedelta(hours=1))
 
 
 def test_parts_that_do_not_belong_together_are_refused(ca, tmp_path):
