@@ -1,6 +1,7 @@
 """The coordinator's connections to parties: control calls on one channel, the data plane on another."""
 
 import asyncio
+import contextlib
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import TypeVar, cast
@@ -10,8 +11,9 @@ import grpc
 from contracts.party.v1 import party_service_pb2 as pb
 from contracts.party.v1 import party_service_pb2_grpc as pb_grpc
 from services.coordinator.config import PartyAddress
+from services.wire.certificates import CertificateError
 from services.wire.refusals import reason_of
-from services.wire.transport import CONTROL_SECONDS, open_channel
+from services.wire.transport import CONTROL_SECONDS, Stamp, identity_stamp, open_channel
 
 Response = TypeVar("Response")
 LOST_CODES = {grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.CANCELLED}
@@ -46,7 +48,7 @@ class Fleet:
     def __init__(self, identity: Path, addresses: dict[str, PartyAddress]) -> None:
         self._identity = identity
         self._addresses = addresses
-        self._control: dict[str, grpc.aio.Channel] = {}
+        self._control: dict[str, tuple[Stamp, grpc.aio.Channel]] = {}
         self._arrivals: dict[str, asyncio.Event] = {}
         self._closing: set[asyncio.Task[None]] = set()
 
@@ -65,10 +67,19 @@ class Fleet:
         return self._addresses[party].address
 
     def stub(self, party: str) -> "pb_grpc.PartyServiceAsyncStub":
-        """Control calls to a party."""
+        """Control calls to a party, with the certificate that is on disk now."""
+        stamp = identity_stamp(self._identity)
         if party not in self._control:
-            self._control[party] = open_channel(self.address(party), self._identity, "party", party)
-        return cast("pb_grpc.PartyServiceAsyncStub", pb_grpc.PartyServiceStub(self._control[party]))
+            self._control[party] = stamp, self._dial(party)
+        elif self._control[party][0] != stamp:
+            with contextlib.suppress(CertificateError):  # half replaced: the old one serves until both files are there
+                channel = self._dial(party)
+                self._retire(party)
+                self._control[party] = stamp, channel
+        return cast("pb_grpc.PartyServiceAsyncStub", pb_grpc.PartyServiceStub(self._control[party][1]))
+
+    def _dial(self, party: str) -> grpc.aio.Channel:
+        return open_channel(self.address(party), self._identity, "party", party)
 
     def bulk_channel(self, party: str) -> grpc.aio.Channel:
         """A connection of its own for one data plane."""
@@ -76,13 +87,17 @@ class Fleet:
 
     async def arrived(self, party: str) -> None:
         """Note that a party has come up: dial it anew, and let whoever waits for it go on."""
-        channel = self._control.pop(party, None)
         self._arrivals.setdefault(party, asyncio.Event()).set()
-        if channel is not None:
-            # Calls of other runs may be on it: they keep their own deadline.
-            closing = asyncio.create_task(channel.close(grace=PREPARE_SECONDS))
-            self._closing.add(closing)
-            closing.add_done_callback(self._closing.discard)
+        self._retire(party)
+
+    def _retire(self, party: str) -> None:
+        if party not in self._control:
+            return
+        _, channel = self._control.pop(party)
+        # Calls of other runs may be on it: they keep their own deadline.
+        closing = asyncio.create_task(channel.close(grace=PREPARE_SECONDS))
+        self._closing.add(closing)
+        closing.add_done_callback(self._closing.discard)
 
     async def wait_for_arrival(self, party: str, seconds: float) -> None:
         """Wait until a party announces itself, but no longer than `seconds`.
@@ -104,7 +119,7 @@ class Fleet:
         """Close every control channel."""
         for closing in self._closing:
             closing.cancel()
-        for channel in self._control.values():
+        for _, channel in self._control.values():
             await channel.close()
 
 

@@ -14,6 +14,7 @@ from services.wire.refusals import Border
 from services.wire.tensors import INLINE_BYTES
 
 LARGEST_MESSAGE_BYTES = 4 * INLINE_BYTES
+Stamp = tuple[tuple[str, int], ...]
 CONTROL_SECONDS = 20.0
 """Deadline of a control call."""
 
@@ -58,17 +59,19 @@ class _Renewal:
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
-        self._stamp = self._read_stamp()
+        self._stamp = identity_stamp(directory)
 
     def __call__(self) -> grpc.ServerCertificateConfiguration | None:
-        stamp = self._read_stamp()
+        stamp = identity_stamp(self._directory)
         if stamp == self._stamp:
             return None
         self._stamp = stamp
         return _server_configuration(load_identity(self._directory))
 
-    def _read_stamp(self) -> list[tuple[str, int]]:
-        return sorted((path.name, path.stat().st_mtime_ns) for path in self._directory.glob("*.pem"))
+
+def identity_stamp(directory: Path) -> Stamp:
+    """What changes when a certificate is renewed."""
+    return tuple(sorted((path.name, path.stat().st_mtime_ns) for path in directory.glob("*.pem")))
 
 
 def _server_configuration(identity: Identity) -> grpc.ServerCertificateConfiguration:

@@ -1,0 +1,65 @@
+"""The coordinator's connections follow the certificate that is on disk."""
+
+import pytest
+
+from contracts.party.v1 import party_service_pb2 as pb
+from contracts.party.v1 import party_service_pb2_grpc as pb_grpc
+from services.coordinator.config import PartyAddress
+from services.coordinator.fleet import Fleet
+from services.wire.authorisation import Policy
+from services.wire.certificates import create_authority, issue
+from services.wire.refusals import Border
+from services.wire.transport import listen, make_server
+
+
+class Recorder(pb_grpc.PartyServiceServicer):
+    """A party that keeps the certificates that callers show."""
+
+    def __init__(self):
+        self.shown = []
+
+    async def Describe(self, request, context):  # noqa: N802 (the name of the RPC)
+        self.shown.append(context.auth_context()["x509_pem_cert"][0])
+        return pb.DescribeResponse(name="bank")
+
+
+@pytest.fixture
+def authority(tmp_path):
+    return create_authority(tmp_path / "authority", "test-authority").parent
+
+
+@pytest.fixture
+async def party(authority):
+    server, recorder = (
+        make_server(Border(Policy({"/parley.party.v1.PartyService/Describe": {"coordinator"}}), {})),
+        Recorder(),
+    )
+    pb_grpc.add_PartyServiceServicer_to_server(recorder, server)
+    recorder.port = listen(server, "127.0.0.1:0", issue(authority, "bank", "party", []))
+    await server.start()
+    yield recorder
+    await server.stop(0)
+
+
+@pytest.fixture
+async def fleet(authority, party):
+    identity = issue(authority, "coordinator", "coordinator", [])
+    fleet = Fleet(identity, {"bank": PartyAddress(address=f"127.0.0.1:{party.port}")})
+    yield fleet
+    await fleet.close()
+
+
+async def test_a_renewed_certificate_is_shown_in_the_next_call(authority, party, fleet):
+    await fleet.reach("bank")
+    await fleet.reach("bank")
+    issue(authority, "coordinator", "coordinator", [], force=True)
+    await fleet.reach("bank")
+    first, second, renewed = party.shown
+    assert first == second != renewed
+
+
+async def test_a_half_replaced_certificate_leaves_the_old_connection_in_place(authority, party, fleet):
+    await fleet.reach("bank")
+    (authority.parent / "coordinator" / "certificate.pem").write_bytes(b"half a file")
+    await fleet.reach("bank")
+    assert len(set(party.shown)) == 1
