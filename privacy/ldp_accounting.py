@@ -26,7 +26,6 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 import numpy as np
-from dp_accounting.rdp import compute_epsilon
 from numpy.typing import NDArray
 
 VACUOUS_EPSILON = 100.0
@@ -257,6 +256,8 @@ def renyi_epsilon(each: NDArray[np.float64], delta: float) -> float:
     a = a[a > 0]
     if a.sum() > VACUOUS_EPSILON:
         return float(a.sum())  # nothing is to be gained, and exponentials of it would overflow
+    from dp_accounting.rdp import compute_epsilon  # a second to import, and most processes never ask
+
     totals = [_laplace_renyi(float(order), a) for order in _ORDERS]
     epsilon, _ = compute_epsilon(_ORDERS, np.array(totals), delta)
     return float(min(epsilon, a.sum()))
