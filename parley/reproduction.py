@@ -19,6 +19,7 @@ EXPERIMENTS = {
     "ldp-dsbo-synthetic": "LDP-DSBO: accuracy under local privacy, against MA-DSBO",
     "fedbio-quadratic": "FedBiO: distance to a known solution",
     "fedbio-cleaning": "FedBiO: data cleaning with wrong labels",
+    "fedbio-omniglot": "FedBiO-Local: a representation of characters for few-shot tasks",
 }
 """What each experiment shows."""
 
