@@ -6,6 +6,7 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
+from privacy.dropout import Disclosure, RoundKeys, unmask
 from privacy.pairwise import PairwiseMasker, sum_masked
 from privacy.release import Addend, TreeSum, bitmap
 from privacy.ring import Ring
@@ -76,6 +77,23 @@ class SumDesk:
         if len(chosen) != self._parties:
             raise SumRefused("two trees sum over all parties of a run: take `pairwise` where parties are sampled")
         return self._ring.decode(self._open_trees(addends))
+
+    def open_survivors(
+        self, addends: Mapping[int, Addend], disclosures: Sequence[Disclosure], keys: RoundKeys
+    ) -> NDArray[np.float64]:
+        """The sum of those who answered, in a sum with recovery.
+
+        Raises:
+            SumRefused: unless their addends are for the participants of these keys and of one size.
+        """
+        whole = bitmap(keys.participants)
+        masked = {p: a.masked for p, a in addends.items() if a.masked is not None and a.participants == whole}
+        sizes = {value.size for value in masked.values()}
+        if len(masked) != len(addends) or len(sizes) != 1:
+            raise SumRefused(f"{len(masked)} of {len(addends)} parties sent masked values, of sizes {sorted(sizes)}")
+        if len(masked) < self._minimum:
+            raise SumRefused(f"a sum over {len(masked)} parties is below the run's minimum of {self._minimum}")
+        return self._ring.decode(unmask(masked, disclosures, keys, self._ring))
 
     def _open_clear(self, addends: Sequence[Addend]) -> NDArray[np.float64]:
         values = [addend.clear for addend in addends if addend.clear is not None]

@@ -8,11 +8,15 @@ both.
 
 # differs from the paper: the encryption key pair of a party lives a session; only the mask key pair, which can be
 # reconstructed, lives one round. So a key that is opened for one round opens no other.
+# differs from the paper: a round key is not signed. The shares are sealed under secrets from signed session keys and
+# bound to the sender's list of round keys, so they open only for who has the same list: a coordinator that replaces a
+# key, or tells two parties of different participants, is found out before a masked value leaves.
 
 Each kind needs t shares. If 2t > n + c, then c colluding parties, who give both kinds, and a coordinator that tells the
 honest ones different stories still cannot collect t of both for anybody; `check_threshold` asks for this.
 """
 
+import hashlib
 import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -27,7 +31,9 @@ from privacy.session_keys import SessionKey, pair_secret
 from privacy.shamir import SHARE_BYTES, Share, SharesInconsistent, ThresholdImpossible, combine, split
 from privacy.trees import TooFewParties
 
-_NONCE_BYTES = 12
+_NONCE_BYTES, _TAG_BYTES = 12, 16
+SEALED_BYTES = _NONCE_BYTES + 2 * SHARE_BYTES + _TAG_BYTES
+"""Length of a sealed pair of shares."""
 
 
 class BothSharesAsked(PermissionError):
@@ -101,6 +107,12 @@ class RoundKeys:
     def participants(self) -> frozenset[int]:
         """Indices of those who take part."""
         return frozenset(self.names)
+
+    @property
+    def digest(self) -> bytes:
+        """What two parties must agree on before either takes the other's shares."""
+        members = (f"{party} {self.names[party]} {self.public_keys[party].hex()}" for party in sorted(self.names))
+        return hashlib.sha256("\n".join([f"{self.threshold}", *members]).encode()).digest()
 
     def mask_secret(self, owner: int, key: SessionKey, peer: int) -> bytes:
         """s_uv of this round."""
@@ -178,7 +190,7 @@ class ShareKeeper:
         except (InvalidTag, ValueError):
             raise SharesNotForUs(
                 f"the shares of party {owner} for party {self._index} in round {self._keys.round_id} do not open: "
-                "wrong pair secret, or they were made for another round or party"
+                "wrong pair secret, made for another round or party, or somebody on the way has replaced a round key"
             ) from None
         if len(content) != 2 * SHARE_BYTES:
             raise SharesNotForUs(f"the shares of party {owner} have {len(content)} bytes, not {2 * SHARE_BYTES}")
@@ -261,4 +273,5 @@ def _check_enough(survivors: frozenset[int], threshold: int) -> None:
 
 def _context(keys: RoundKeys, owner: int, recipient: int) -> bytes:
     """Authenticated with the shares: what they are for."""
-    return f"parley/shares/v1 {keys.attempt} {keys.round_id} {owner}>{recipient} {keys.run_id}".encode()
+    what = f"parley/shares/v1 {keys.attempt} {keys.round_id} {owner}>{recipient} {keys.run_id} "
+    return what.encode() + keys.digest

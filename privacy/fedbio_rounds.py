@@ -6,9 +6,20 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from privacy.recovery import RecoveryStep
+
 MEASURE_UNIT = 1024
 """Rows in the unit of the measures that parties add up: sums of many rows fit the ring."""
 Phase = Literal["variables", "momenta", "evaluate", "checkpoint", "finish"]
+
+
+@dataclass(frozen=True)
+class SurvivorsSum:
+    """A sum with recovery: it may hold fewer vectors than were asked for."""
+
+    total: NDArray[np.float64]
+    addends: int
+    """How many parties' vectors it holds."""
 
 
 @dataclass(frozen=True)
@@ -22,6 +33,8 @@ class AveragingRound:
     """Who takes part, in ascending order."""
     mean: NDArray[np.float64] | None = None
     """An average of secure sums over the participants of an earlier phase."""
+    step: RecoveryStep | None = None
+    """Which step of the phase's sum is asked for, where the sum can go on without a lost party."""
 
     @property
     def label_release(self) -> None:

@@ -68,6 +68,18 @@ MANIFEST: tuple[Entry, ...] = (
         "coordinator",
     ),
     _data("aggregation.v1.Addend.masked", "see the message it is in", "pairwise masks, uniform in the ring", "nobody"),
+    _data(
+        "aggregation.v1.SealedShares.sealed",
+        "the sender's self-mask seed and round key of one sum",
+        "Shamir shares under the pair's key (AES-256-GCM)",
+        "the participant that they are for: fewer shares than the threshold",
+    ),
+    _data(
+        "aggregation.v1.DisclosedShare.share",
+        "a participant's self-mask seed (it answered) or round key (it was lost)",
+        "never both kinds for one participant and sum; opens the sum over the survivors and nothing finer",
+        "coordinator",
+    ),
     _data("aggregation.v1.Addend.roots", "see the message it is in", _TREES, "coordinator: the sum over all parties"),
     _data(
         "asysqn.v1.ThetaShare.sum", "features and w_ℓ of a party", _SUM, "coordinator: the sum of θ over all parties"
@@ -208,6 +220,15 @@ MANIFEST: tuple[Entry, ...] = (
     *_control("aggregation.v1.MaskedTheta", "tree round participants", "the parent in the tree"),
     *_control("aggregation.v1.Addend", "participants", "coordinator"),
     *_control("aggregation.v1.SignedKey", "party public_key certificate signature", "all parties"),
+    *_control("aggregation.v1.RecoveryStep", "sum_id key shares values disclosure", "the participants"),
+    *_control("aggregation.v1.SharesStep", "keys", "the participants"),
+    *_control("aggregation.v1.ValuesStep", "shares", "the participant that they are for"),
+    *_control("aggregation.v1.DisclosureStep", "survivors", "the participants"),
+    *_control("aggregation.v1.RoundKey", "party public_key", "the participants"),
+    *_control("aggregation.v1.SealedShares", "party", "the coordinator, which passes them on"),
+    *_control("aggregation.v1.ShareBundle", "shares", "the coordinator, which passes them on"),
+    *_control("aggregation.v1.DisclosedShare", "party", "coordinator"),
+    *_control("aggregation.v1.Disclosure", "seeds keys next_key", "coordinator"),
     *_control(
         "bambi.v1.Instruction",
         "round gradient coefficients curvature lower_forward upper_forward "
@@ -222,8 +243,10 @@ MANIFEST: tuple[Entry, ...] = (
     *_control("bambi.v1.Checkpoint", "k", "all parties"),
     *_control("bambi.v1.Contribution", "round embedding directional curvature acknowledgement", "coordinator"),
     *_control("fedbio.v1.LocalState", "phase", "coordinator"),
-    *_control("fedbio.v1.Instruction", "round phase k participants", "the participants"),
-    *_control("fedbio.v1.Contribution", "round state measures acknowledgement", "coordinator"),
+    *_control("fedbio.v1.Instruction", "round phase k participants recovery", "the participants"),
+    *_control(
+        "fedbio.v1.Contribution", "round state measures acknowledgement round_key shares disclosure", "coordinator"
+    ),
     *_control("asysqn.v1.Batch", "k t", "all parties"),
     *_control("asysqn.v1.ThetaRequest", "round batch all_rows", "all parties"),
     *_control("asysqn.v1.PartialTheta", "requester share", "the parent in the tree, or the party that asked"),

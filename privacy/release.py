@@ -19,6 +19,16 @@ from privacy.ldp_accounting import LdpPlan, losses
 from privacy.ldp_states import NoisedState, StateDraft, noise_draft
 from privacy.ledger import Budget, BudgetExhausted, Charge, Ledger
 from privacy.noise import KeyedNoise
+from privacy.recovery import (
+    AskDisclosure,
+    AskShares,
+    AskValues,
+    KeyOffer,
+    RecoverableSums,
+    RecoveryStep,
+    Settlement,
+    ShareBundle,
+)
 from privacy.ring import Ring
 from privacy.rounds import Vector
 from privacy.trees import TreePair
@@ -88,6 +98,41 @@ class SumGate:
     def release(self, round_number: int, draft: Vector, participants: frozenset[int] | None = None) -> Release[Addend]:
         """Hide a draft in the sum of a round."""
         return Release(self._protection.protect(round_number, draft, participants), _SEAL)
+
+
+class RecoveryGate:
+    """A party's gate for sums that go on without a lost party: each step's answer, and none out of turn."""
+
+    def __init__(self, sums: RecoverableSums) -> None:
+        self._sums = sums
+
+    def offer(self) -> Release[KeyOffer]:
+        """A round key for the next sum."""
+        return Release(self._sums.offer(), _SEAL)
+
+    def seal(self, ask: AskShares) -> Release[ShareBundle]:
+        """Shares of this party's secrets, sealed for the participants."""
+        return Release(self._sums.seal(ask), _SEAL)
+
+    def receive(self, ask: AskValues) -> None:
+        """Take the others' shares, or refuse before a value is computed."""
+        self._sums.receive(ask)
+
+    def release(self, draft: Vector, participants: frozenset[int]) -> Release[Addend]:
+        """Hide a draft in the open sum."""
+        return Release(Addend(bitmap(participants), masked=self._sums.mask(draft, participants)), _SEAL)
+
+    def settle(self, ask: AskDisclosure) -> Release[Settlement]:
+        """What opens the sum over the survivors."""
+        return Release(self._sums.settle(ask), _SEAL)
+
+
+class RelayGate:
+    """The coordinator's gate for the steps of a sum with recovery: public keys, sealed shares and who answered."""
+
+    def release(self, step: RecoveryStep) -> Release[RecoveryStep]:
+        """Pass on what parties have released; sealed shares stay closed to the coordinator."""
+        return Release(step, _SEAL)
 
 
 class MayHoldLabels(Protocol):

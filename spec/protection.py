@@ -20,6 +20,44 @@ class AggregationSpec(Section):
     """Largest magnitude R of a summed value; 2^16 or 2^10 if left out."""
     minimum_parties: int = Field(default=2, ge=1, le=64)
     """A sum over fewer parties is never opened."""
+    recovery: bool = False
+    """Open a sum without the parties that are lost in the middle of it, and go on without them (fedbio, pairwise)."""
+    threshold: int | None = Field(default=None, ge=2, le=64)
+    """With `recovery`: how many parties must be left, t; the smallest that withstands one colluder if left out."""
+
+    def needed(self, sampled: int, participants: int) -> int:
+        """Survivors that a sum over `participants` needs, in a run that samples so many parties (all, or some)."""
+        return max(
+            self.threshold or smallest_threshold(sampled), smallest_threshold(participants), self.minimum_parties
+        )
+
+    def check_recovery(self, sampled: int, can_go_on: bool) -> None:
+        """Refuse a recovery that could never recover, or that a colluder could abuse."""
+        if not self.recovery:
+            if self.threshold is not None:
+                raise ValueError(
+                    "aggregation.threshold belongs to `recovery: true`: without it every party must answer"
+                )
+            return
+        if not can_go_on:
+            raise ValueError(
+                "recovery is for fedbio, whose averages may go on without some rows: in the other algorithms every "
+                "party holds columns, or a place in the network, that no sum is right without"
+            )
+        if self.kind != "pairwise":
+            raise ValueError(f"recovery takes pairwise masks off, and {self.kind} has none: take `kind: pairwise`")
+        least, needed = smallest_threshold(sampled), self.needed(sampled, sampled)
+        if self.threshold is not None and self.threshold < least:
+            raise ValueError(
+                f"aggregation.threshold {self.threshold} of {sampled} parties does not withstand one that colludes "
+                f"with the coordinator: take at least {least}"
+            )
+        if needed >= sampled:
+            remedy = "lower threshold or minimum_parties" if least < sampled else "it takes 4 parties to lose one"
+            raise ValueError(
+                f"recovery could never go on: a sum is over {sampled} parties and {needed} of them must be left; "
+                f"{remedy}"
+            )
 
     @property
     def resolved(self) -> tuple[int, int, float]:
@@ -30,6 +68,11 @@ class AggregationSpec(Section):
             fraction if self.fraction_bits is None else self.fraction_bits,
             limit if self.limit is None else self.limit,
         )
+
+
+def smallest_threshold(participants: int) -> int:
+    """The smallest t with 2t > n + 1: the coordinator and one party in league cannot collect both kinds of share."""
+    return (participants + 1) // 2 + 1
 
 
 class LabelPrivacySpec(Section):

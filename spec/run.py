@@ -118,9 +118,15 @@ class RunSpec(Section):
             )
         if self.train.algorithm == "fedbio" and (self.train.parties_per_round or 0) > len(names):
             raise ValueError(f"{self.train.parties_per_round} parties per round asked for; the run has {len(names)}")
+        self.privacy.aggregation.check_recovery(self.sampled, self.train.algorithm == "fedbio")
         if self.train.algorithm in ("hgp", "ldp_dsbo"):
             self.train.network.check(names)
         return self
+
+    @property
+    def sampled(self) -> int:
+        """How many parties a round's sum is over: all, unless the algorithm draws some."""
+        return (self.train.parties_per_round if self.train.algorithm == "fedbio" else None) or len(self.parties)
 
     @property
     def label_table(self) -> str:

@@ -1,12 +1,23 @@
 """The FedBiO family's phases as protos. Only releases are encoded; what is decoded is checked before a role sees it."""
 
 from collections import deque
+from typing import Any
 
 import numpy as np
 
 from contracts.fedbio.v1 import fedbio_pb2 as pb
 from privacy.fedbio_rounds import AveragingRound, Phase
+from privacy.recovery import AskDisclosure, AskKey, AskShares, KeyOffer, RecoveryStep, Settlement, ShareBundle
 from privacy.release import Addend, Release, bitmap
+from services.wire.recovery_codec import (
+    decode_bundle,
+    decode_offer,
+    decode_settlement,
+    decode_step,
+    encode_bundle,
+    encode_offer,
+    encode_settlement,
+)
 from services.wire.sum_codec import decode_addend, encode_addend, named
 from services.wire.tensors import Blobs, MessageInvalid, decode_tensor, encode_tensor
 
@@ -40,18 +51,29 @@ def decode_instruction(message: pb.Instruction, blobs: Blobs) -> AveragingRound:
     if message.HasField("mean"):
         mean = decode_tensor(message.mean, blobs, name="mean", ndim=1).astype(np.float64)
     present = tuple(i for i in range(message.participants.bit_length()) if message.participants >> i & 1)
-    return AveragingRound(named(_PHASES, message.phase), message.k, present, mean)
+    step = decode_step(message.recovery) if message.HasField("recovery") else None
+    return AveragingRound(named(_PHASES, message.phase), message.k, present, mean, step)
 
 
 def encode_contribution(
-    number: int, instruction: AveragingRound, release: Release[Addend] | None
+    number: int, instruction: AveragingRound, release: Release[Any] | None
 ) -> tuple[pb.Contribution, Blobs]:
-    """A party's answer to phase `number`; without an addend it only acknowledges."""
+    """A party's answer to phase `number`, or to a step of its sum; without a release it only acknowledges."""
     blobs: Blobs = deque()
     message = pb.Contribution(round=number)
     if release is None:
         message.acknowledgement.SetInParent()
         return message, blobs
+    match instruction.step:
+        case AskKey():
+            message.round_key.CopyFrom(encode_offer(release))
+            return message, blobs
+        case AskShares():
+            message.shares.CopyFrom(encode_bundle(release))
+            return message, blobs
+        case AskDisclosure():
+            message.disclosure.CopyFrom(encode_settlement(release))
+            return message, blobs
     addend = encode_addend(release, blobs)
     if instruction.phase == "evaluate":
         message.measures.sum.CopyFrom(addend)
@@ -70,3 +92,16 @@ def decode_contribution(message: pb.Contribution, blobs: Blobs, asked: Averaging
     if share == "acknowledgement":
         return None
     return decode_addend(message.measures.sum if share == "measures" else message.state.sum, blobs)
+
+
+def decode_step_answer(message: pb.Contribution, step: RecoveryStep, party: int) -> KeyOffer | ShareBundle | Settlement:
+    """What party `party` answers to a step of a sum before or after its value."""
+    share = message.WhichOneof("share")
+    match step, share:
+        case AskKey(), "round_key":
+            return decode_offer(message.round_key)
+        case AskShares(), "shares":
+            return decode_bundle(message.shares)
+        case AskDisclosure(), "disclosure":
+            return decode_settlement(message.disclosure, party)
+    raise MessageInvalid(f"{type(step).__name__} cannot be answered with {share}")
