@@ -1,5 +1,6 @@
 """The documentation of run specs, read off the models that validate them: it cannot fall behind."""
 
+import re
 import types
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -15,6 +16,7 @@ from spec.run import RunSpec
 _NAMES = {int: "whole number", float: "number", str: "text", bool: "true or false", type(None): "null"}
 _BOUNDS = {annotated_types.Ge: ("ge", "≥"), annotated_types.Gt: ("gt", ">"), annotated_types.Le: ("le", "≤")}
 _BOUNDS |= {annotated_types.Lt: ("lt", "<")}
+_VARIANTS = re.compile(r"\([^)]*\)")
 
 
 @dataclass(frozen=True)
@@ -28,6 +30,11 @@ class SpecField:
     default: str
     """What holds if it is left out; `required` if it may not be."""
     meaning: str
+
+    def is_in(self, section: str) -> bool:
+        """Whether it belongs to `section`, such as train.lower; alternatives such as train(bambi) may be left out."""
+        plain = _VARIANTS.sub("", self.path)
+        return any(f"{path}.".startswith(f"{section}.") for path in (self.path, plain, plain.replace("[]", "")))
 
 
 def spec_fields() -> list[SpecField]:

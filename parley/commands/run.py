@@ -52,7 +52,7 @@ def fields(
     """
     from parley.fields import spec_fields
 
-    found = [entry for entry in spec_fields() if not section or f"{entry.path}.".startswith(f"{section}.")]
+    found = [entry for entry in spec_fields() if not section or entry.is_in(section)]
     if not found:
         raise Refused(f"there is no field {section!r} in a spec: `parley run fields` lists all of them")
     if json:

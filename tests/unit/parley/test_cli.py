@@ -104,6 +104,13 @@ def test_fields_of_a_section_are_only_those_of_the_section(parley):
     assert "aggregation" not in result.stdout
 
 
+@pytest.mark.parametrize("section", ["train.lower", "train(bambi).lower", "parties.columns", "parties[].columns"])
+def test_fields_of_a_section_are_found_without_naming_the_alternative(parley, section):
+    found = json.loads(parley("run", "fields", section, "--json").stdout)
+    assert found
+    assert all(field["path"].endswith("columns") or ".lower" in field["path"] for field in found)
+
+
 def test_fields_of_an_unknown_section_are_refused_in_one_line(parley):
     result = parley("run", "fields", "privacy.colour")
     assert result.exit_code == 1
