@@ -32,9 +32,9 @@ class LocalFederation:
     directory: Path
     """Where certificates, configuration, state and logs go."""
     tables: Mapping[str, Mapping[str, Mapping[str, Any]]]
-    """For each party its tables: name → fields of the party's configuration (at least `path`)."""
+    """For each party its tables: name → fields of the party's configuration (at least `path` or `url`)."""
     labels: Mapping[str, Mapping[str, Any]]
-    """The coordinator's label tables: name → fields (at least `path`)."""
+    """The coordinator's label tables: name → fields (at least `path` or `url`)."""
     policy: Mapping[str, Any] = field(default_factory=dict)
     """Fields of every party's policy."""
     coordinator_options: Mapping[str, Any] = field(default_factory=dict)
@@ -159,7 +159,10 @@ class LocalFederation:
 
 
 def _absolute(tables: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
-    return {name: {**fields, "path": str(Path(fields["path"]).resolve())} for name, fields in tables.items()}
+    return {
+        name: {**fields, "path": str(Path(fields["path"]).resolve())} if "path" in fields else dict(fields)
+        for name, fields in tables.items()
+    }
 
 
 def _free_ports(count: int) -> list[int]:

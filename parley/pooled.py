@@ -20,6 +20,7 @@ from privacy.noise import new_key
 from privacy.rounds import Finish, Vector
 from services.coordinator.labels import LabelShelf, check_rows, loss_of, make_gate
 from services.party.bambi_role import features_of, model_of, upper_size
+from services.party.preprocessing import table_of_run
 from services.party.roles import Place
 from services.party.tables import TableShelf
 from spec.bambi import BambiSpec
@@ -57,7 +58,7 @@ def train_pooled(
     if not isinstance(spec.train, BambiSpec):
         raise PooledUnsupported(f"{spec.train.algorithm} has no labels in one place to pool: compare a bambi run")
     known = labels.load(spec)
-    loaded = [tables[entry.name].load(spec.table_of(m), entry.columns) for m, entry in enumerate(spec.parties)]
+    loaded = [table_of_run(tables[entry.name], spec, m, dense=True) for m, entry in enumerate(spec.parties)]
     for entry, table in zip(spec.parties, loaded, strict=True):
         check_rows(known, len(table), bytes.fromhex(id_digest(table.ids)), entry.name)
     rows = divide(spec.split, len(known), stream(spec.seed, "split"))

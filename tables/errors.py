@@ -1,17 +1,17 @@
 """What can be wrong with a table file; each text says where, what, and what to do."""
 
-from pathlib import Path
-
 
 class TableError(ValueError):
     """A table cannot be used. The text says which file, column and line, what is wrong and what to do.
 
-    The text may quote a cell; `without_values` is for logs.
+    `source` is a path, or a query of a database. The text may quote a cell; `without_values` is for logs.
     """
 
-    def __init__(self, path: Path, problem: str, remedy: str, *, column: str | None = None, place: str | None = None):
-        self.path, self.column, self.place = path, column, place
-        where = ", ".join(filter(None, [str(path), f"column {column!r}" if column is not None else "", place or ""]))
+    def __init__(
+        self, source: object, problem: str, remedy: str, *, column: str | None = None, place: str | None = None
+    ):
+        self.source, self.column, self.place = source, column, place
+        where = ", ".join(filter(None, [str(source), f"column {column!r}" if column is not None else "", place or ""]))
         super().__init__(f"{where}: {problem}. {remedy}.")
         self.without_values = f"{where}: {type(self).__name__}. {remedy}."
 
@@ -30,6 +30,10 @@ class TableFormatMismatch(TableError):
 
 class TableUnreadable(TableError):
     """The file is truncated, damaged, in another encoding, or may not be read."""
+
+
+class TableTooLarge(TableError):
+    """A query brings more than the table's limits allow."""
 
 
 class TableEmpty(TableError):

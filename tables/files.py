@@ -59,8 +59,8 @@ class TableFile(Protocol):
     """What a reader offers once the file is open."""
 
     @property
-    def path(self) -> Path:
-        """The file."""
+    def path(self) -> Any:
+        """The file, or the query of a database."""
 
     @property
     def names(self) -> list[str]:
@@ -70,8 +70,8 @@ class TableFile(Protocol):
     def rows(self) -> int:
         """Number of rows."""
 
-    def numbers(self, names: Sequence[str], dtype: type[np.floating[Any]]) -> Any:
-        """Return columns as a rows × names array, dense or CSR; every entry finite."""
+    def numbers(self, names: Sequence[str], dtype: type[np.floating[Any]], *, missing: bool = False) -> Any:
+        """Return columns as a rows × names array, dense or CSR; finite, or NaN where `missing` is allowed."""
 
     def texts(self, name: str) -> Texts:
         """Return one column as text, None where there is no value."""
@@ -123,30 +123,34 @@ def guarded(path: Path, read: Callable[[], T]) -> T:
 
 @dataclass(frozen=True)
 class ArrowFile:
-    """A CSV or Parquet file."""
+    """A CSV or Parquet file, or what a query of a database brought."""
 
-    path: Path
+    path: Any
     names: list[str]
     rows: int
     columns: pa.Table
     delimiter: str | None
-    """Field separator of a CSV file; None for Parquet."""
+    """Field separator of a CSV file; None for others."""
 
-    def numbers(self, names: Sequence[str], dtype: type[np.floating[Any]]) -> NDArray[Any]:
+    def numbers(self, names: Sequence[str], dtype: type[np.floating[Any]], *, missing: bool = False) -> NDArray[Any]:
         """Return columns as a dense array."""
         matrix = np.empty((self.rows, len(names)), dtype=dtype)
         for index, name in enumerate(names):
             column = self.columns.column(name)
+            if pa.types.is_null(column.type):  # no row has a value: the type is unknown
+                column = column.cast(pa.float64())
             if not (pa.types.is_integer(column.type) or pa.types.is_floating(column.type) or column.type == pa.bool_()):
                 raise ColumnNotNumeric(
                     self.path, f"the column holds {column.type}, not numbers", _ENCODE, column=name, place=self.place(0)
                 )
-            if column.null_count:
+            if column.null_count and missing:
+                column = column.cast(pa.float64())  # null becomes NaN
+            elif column.null_count:
                 row = column.to_pylist().index(None)
                 raise FeatureMissing(self.path, "a value is missing", _FILL, column=name, place=self.place(row))
             with np.errstate(over="ignore"):  # what overflows is refused below
                 matrix[:, index] = column.to_numpy()
-        refuse_not_finite(self, matrix, names)
+        refuse_not_finite(self, matrix, names, missing=missing)
         return matrix
 
     def texts(self, name: str) -> Texts:
@@ -218,7 +222,7 @@ class NpzFile:
     matrix: NDArray[Any] | None
     vectors: dict[str, NDArray[Any]]
 
-    def numbers(self, names: Sequence[str], dtype: type[np.floating[Any]]) -> NDArray[Any]:
+    def numbers(self, names: Sequence[str], dtype: type[np.floating[Any]], *, missing: bool = False) -> NDArray[Any]:
         """Return columns as a dense array."""
         matrix = np.zeros((self.rows, 0)) if self.matrix is None else self.matrix
         if matrix.dtype.kind not in "buif":
@@ -226,12 +230,15 @@ class NpzFile:
         position = {name: index for index, name in enumerate(n for n in self.names if n not in self.vectors)}
         with np.errstate(over="ignore"):
             chosen = np.ascontiguousarray(matrix[:, [position[name] for name in names]], dtype=dtype)
-        refuse_not_finite(self, chosen, names)
+        refuse_not_finite(self, chosen, names, missing=missing)
         return chosen
 
     def texts(self, name: str) -> Texts:
-        """Return one vector as text."""
-        return [as_text(value) for value in self.vectors[name].tolist()]
+        """Return one vector, or one column of the features, as text."""
+        if name in self.vectors:
+            return [as_text(value) for value in self.vectors[name].tolist()]
+        column = self.numbers([name], np.float64, missing=True)[:, 0]
+        return [None if np.isnan(value) else as_text(value) for value in column.tolist()]
 
     def place(self, row: int) -> str:
         """Say the row."""
@@ -281,7 +288,13 @@ class SvmlightFile:
     """The remark behind # on each row."""
     zero_based: bool
 
-    def numbers(self, names: Sequence[str], dtype: type[np.floating[Any]]) -> csr_matrix:
+    def numbers(
+        self,
+        names: Sequence[str],
+        dtype: type[np.floating[Any]],
+        *,
+        missing: bool = False,  # noqa: ARG002 (what is not there is 0, so nothing is ever missing)
+    ) -> csr_matrix:
         """Return columns as a CSR matrix."""
         with np.errstate(over="ignore"):
             chosen = self.matrix[:, [int(name) - (not self.zero_based) for name in names]].astype(dtype)
@@ -343,9 +356,9 @@ def open_svmlight(path: Path, features: int | None, zero_based: bool) -> Svmligh
     )
 
 
-def refuse_not_finite(file: TableFile, matrix: NDArray[Any], names: Sequence[str]) -> None:
-    """Refuse NaN and ±∞, naming the first."""
-    finite = np.isfinite(matrix)
+def refuse_not_finite(file: TableFile, matrix: NDArray[Any], names: Sequence[str], *, missing: bool) -> None:
+    """Refuse NaN (unless `missing` values are allowed) and ±∞, naming the first."""
+    finite = ~np.isinf(matrix) if missing else np.isfinite(matrix)
     if finite.all():
         return
     row, column = map(int, np.argwhere(~finite)[0])
@@ -369,8 +382,11 @@ def as_text(value: object) -> str:
     return str(int(value)) if isinstance(value, bool) else str(value)
 
 
-_FILL = "Fill or drop such rows before loading"
-_ENCODE = "Encode the column as numbers, or leave it out with `columns`"
+_FILL = "Declare how to fill it, such as `preprocess: {missing: median}` on the table, or drop such rows"
+_ENCODE = (
+    "Declare `preprocess: {categorical: {columns: [...]}}` on the table, encode the column as numbers, or leave it out "
+    "with `columns`"
+)
 
 
 def _csv_lines(path: Path, delimiter: str) -> Iterator[tuple[int, list[str]]]:

@@ -10,8 +10,8 @@ import re
 import unicodedata
 import warnings
 from collections import Counter
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -19,8 +19,10 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import issparse
 
+from tables.databases import SqlSource, open_sql
 from tables.errors import ColumnMissing, TableEmpty, TableError
 from tables.files import (
+    SvmlightFile,
     TableFile,
     Texts,
     open_csv,
@@ -52,6 +54,10 @@ class CannotStandardise(TableError):
     """A sparse table cannot be standardised, or the saved figures belong to other columns."""
 
 
+class ColumnNotText(TableError):
+    """A column cannot hold categories."""
+
+
 class ConstantColumn(UserWarning):
     """A column has one value only: it carries nothing and becomes 0 when standardised."""
 
@@ -79,6 +85,10 @@ class Table:
     """What messages call this table."""
     scaling: Scaling | None = None
     """Set once the features are standardised."""
+    texts: Mapping[str, NDArray[np.object_]] = field(default_factory=dict)
+    """Categorical columns that wait to be encoded: texts, None where there is no value."""
+    fitted: Any = None
+    """How the features were preprocessed (`tables.preprocessing.Fitted`), if they were."""
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -100,7 +110,7 @@ class Labels:
 
 
 def load_table(
-    path: Path | str,
+    path: Path | str | SqlSource,
     format: str | None = None,  # noqa: A002  (the word that configuration files use)
     id_column: str | None = None,
     columns: Sequence[str] | None = None,
@@ -114,31 +124,42 @@ def load_table(
     dense: bool = False,
     delimiter: str = ",",
     name: str | None = None,
+    categorical: Sequence[str] = (),
+    missing: bool = False,
 ) -> Table:
-    """Load features from CSV, Parquet, NPZ or svmlight (CSV and svmlight also as .gz, .bz2 or .xz).
+    """Load features from CSV, Parquet, NPZ or svmlight (CSV and svmlight also as .gz, .bz2 or .xz), or by a query.
 
     Identities come from `id_column`: by default `id` (NPZ: `ids`; svmlight: the remark behind #), and where NPZ or
     svmlight has none, the row number. `columns` chooses features and their order, by default all but the identity and
     `label_column`. `standardise` z-scores them, with `scaling` from another table or with their own figures.
+
+    Columns in `categorical` are kept apart as `texts`, and `missing` lets values be NaN: for `tables.preprocessing`.
     """
-    path = Path(path)
-    file, id_column = _open(path, format, id_column, label_column, columns, n_features, zero_based, delimiter)
-    not_features = {id_column, label_column, *(getattr(file, "vectors", ()))}
+    source = path if isinstance(path, SqlSource) else Path(path)
+    file, id_column = _open(
+        source, format, id_column, label_column, columns, n_features, zero_based, delimiter, categorical
+    )
+    not_features = {id_column, label_column, *(getattr(file, "vectors", ()))} - set(categorical)
     chosen = list(columns) if columns is not None else [n for n in file.names if n not in not_features]
-    _refuse_absent(file, chosen)
+    _refuse_absent(file, [*chosen, *(categorical if columns is None else ())])
     if not file.rows or not chosen:
-        raise TableEmpty(path, f"{file.rows} rows and {len(chosen)} feature columns", "A table needs one of each")
+        raise TableEmpty(source, f"{file.rows} rows and {len(chosen)} feature columns", "A table needs one of each")
     ids, order = _sorted_ids(file, id_column)
-    features = file.numbers(chosen, dtype)[order]
+    encoded = [column for column in chosen if column in categorical]
+    if encoded and isinstance(file, SvmlightFile):
+        raise ColumnNotText(source, "svmlight holds numbers only", "Leave `categorical` out", column=encoded[0])
+    texts = {column: _category_texts(file, column)[order] for column in encoded}
+    chosen = [column for column in chosen if column not in categorical]
+    features = file.numbers(chosen, dtype, missing=missing)[order]
     if issparse(features) and dense:
         features = features.toarray()
     features = features if issparse(features) else np.ascontiguousarray(features, dtype=dtype)
-    table = Table(ids, features, chosen, name or path.name)
+    table = Table(ids, features, chosen, name or source.name, texts=texts)
     return standardised(table, scaling) if standardise else table
 
 
 def load_labels(
-    path: Path | str,
+    path: Path | str | SqlSource,
     column: str = "label",
     format: str | None = None,  # noqa: A002
     id_column: str | None = None,
@@ -152,11 +173,11 @@ def load_labels(
     `classes`: indices 0 … C − 1. Names and integers are numbered in sorted order (so 0 … C − 1 stay as they are and
     ±1 become 1 and 0), unless `classes` fixes the list, as it must where a file may lack a class. `real`: floats.
     """
-    path = Path(path)
-    file, id_column = _open(path, format, id_column, column, (), None, True, delimiter)
+    source = path if isinstance(path, SqlSource) else Path(path)
+    file, id_column = _open(source, format, id_column, column, (), None, True, delimiter)
     _refuse_absent(file, () if hasattr(file, "labels") else [column])
     if not file.rows:
-        raise TableEmpty(path, "there are no labels", "Write at least one row")
+        raise TableEmpty(source, "there are no labels", "Write at least one row")
     texts = [text.strip() if text is not None else "" for text in file.texts(column)]
     ids, order = _sorted_ids(file, id_column)
     if kind == "real":
@@ -204,7 +225,7 @@ def standardised(table: Table, scaling: Scaling | None = None) -> Table:
 
 
 def _open(
-    path: Path,
+    source: Path | SqlSource,
     given: str | None,
     id_column: str | None,
     label_column: str | None,
@@ -212,21 +233,27 @@ def _open(
     n_features: int | None,
     zero_based: bool,
     delimiter: str,
+    categorical: Sequence[str] = (),
 ) -> tuple[TableFile, str]:
-    """Open the file and settle which column identifies its rows."""
-    kind = table_format(path, given)
-    if kind == "npz":
-        npz = open_npz(path)
-        return npz, id_column or ("ids" if "ids" in npz.vectors else ROW_NUMBER)
-    if kind == "svmlight":
-        svm = open_svmlight(path, n_features, zero_based)
-        return svm, id_column or ("id" if any(svm.identities) else ROW_NUMBER)
+    """Open the source and settle which column identifies its rows."""
     identity = id_column or "id"
     texts = {name for name in (identity, label_column) if name is not None} - set(columns or ())
-    file: TableFile = open_csv(path, texts, columns, delimiter) if kind == "csv" else open_parquet(path, texts, columns)
+    texts |= {name for name in categorical if columns is None or name in columns}
+    kind = "sql" if isinstance(source, SqlSource) else table_format(source, given)
+    file: TableFile
+    if isinstance(source, SqlSource):
+        file = open_sql(source, texts, columns)
+    elif kind == "npz":
+        npz = open_npz(source)
+        return npz, id_column or ("ids" if "ids" in npz.vectors else ROW_NUMBER)
+    elif kind == "svmlight":
+        svm = open_svmlight(source, n_features, zero_based)
+        return svm, id_column or ("id" if any(svm.identities) else ROW_NUMBER)
+    else:
+        file = open_csv(source, texts, columns, delimiter) if kind == "csv" else open_parquet(source, texts, columns)
     if identity != ROW_NUMBER and identity not in file.names:
         raise ColumnMissing(
-            path,
+            source,
             f"there is no such column to identify rows by, among {file.names[:10]}",
             f"Name it with `id_column`, or set that to {ROW_NUMBER!r} if every organisation has the same row order",
             column=identity,
@@ -241,6 +268,12 @@ def _refuse_absent(file: TableFile, names: Iterable[str]) -> None:
             raise ColumnMissing(
                 file.path, f"there is no such column, among {file.names[:10]}", "Correct the name", column=name
             )
+
+
+def _category_texts(file: TableFile, column: str) -> NDArray[np.object_]:
+    """A column's categories, one spelling each; a blank is no value (but "NA" is one: it may mean Namibia)."""
+    texts = [_normal(text) or None for text in file.texts(column)]
+    return np.array([None if text == "nan" else text for text in texts], dtype=object)
 
 
 def _sorted_ids(file: TableFile, id_column: str) -> tuple[NDArray[np.str_], NDArray[np.intp]]:

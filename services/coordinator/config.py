@@ -3,16 +3,13 @@
 from pydantic import Field
 
 from services.wire.configuration import FilePath
+from services.wire.table_sources import TableSource
 from spec.section import Section
 
 
-class LabelConfig(Section):
+class LabelConfig(TableSource):
     """A table of labels that runs may train on."""
 
-    path: FilePath
-    """CSV, Parquet, NPZ or svmlight file."""
-    format: str | None = None
-    """`csv`, `parquet`, `npz` or `svmlight`, where the file's name does not say it."""
     id: str | None = None
     """Column that names the rows; `id` if left out."""
     column: str = "label"

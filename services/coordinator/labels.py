@@ -1,7 +1,8 @@
 """The coordinator's labels: loaded by table name, checked against the parties' rows, and put into a vault."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Literal
 
 import numpy as np
 
@@ -25,9 +26,10 @@ class LabelsMissing(LookupError):
 
 @dataclass(frozen=True)
 class LabelShelf:
-    """Label tables by name."""
+    """Label tables by name, read again when they change."""
 
     tables: dict[str, LabelConfig]
+    _loaded: dict[tuple[str, str], tuple[int, Labels]] = field(default_factory=dict, compare=False, repr=False)
 
     def load(self, spec: RunSpec) -> Labels:
         """The labels of a run."""
@@ -38,13 +40,19 @@ class LabelShelf:
                 "add the table to the coordinator's configuration"
             )
         config, loss = self.tables[name], _loss_name(spec)
-        kind = "real" if loss in ("squared", "ridge") else "classes"
-        labels = load_labels(config.path, config.column, config.format, config.id, kind=kind)  # type: ignore[arg-type]
+        labels = self._read(name, config, "real" if loss in ("squared", "ridge") else "classes")
         if loss in ("logistic", "squared_hinge") and len(labels.classes) != 2:
             raise LabelsMissing(
                 f"the {loss} loss takes two classes, {name} has {len(labels.classes)}: use softmax, or two classes"
             )
         return labels
+
+    def _read(self, name: str, config: LabelConfig, kind: Literal["classes", "real"]) -> Labels:
+        stamp, known = config.stamp(), self._loaded.get((name, kind))
+        if known is None or known[0] != stamp:
+            known = (stamp, load_labels(config.source, config.column, config.format, config.id, kind=kind))
+            self._loaded[name, kind] = known
+        return known[1]
 
 
 def _loss_name(spec: RunSpec) -> str:

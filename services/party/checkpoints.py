@@ -19,6 +19,9 @@ KEPT = 3
 OWNER = "coordinator.txt"
 """File that names the coordinator of a run: another one may neither resume it nor predict with its model."""
 
+PREPROCESSING = "preprocessing.json"
+"""File with what a run's training rows taught about filling, encoding and scaling; ends with its checksum."""
+
 
 class CheckpointMissing(LookupError):
     """There is no whole checkpoint to begin from."""
@@ -75,6 +78,22 @@ class Store:
     def save_model(self, run_id: str, tensors: Mapping[str, Tensor]) -> None:
         """Write and sync the trained model."""
         _write(self._made(run_id) / "model.safetensors", tensors)
+
+    def save_preprocessing(self, run_id: str, content: bytes) -> None:
+        """Write and sync how the run's rows are preprocessed; what is there already stays."""
+        path = self._made(run_id) / PREPROCESSING
+        if not path.exists():
+            _replace(path, content + hashlib.sha256(content).digest())
+
+    def load_preprocessing(self, run_id: str) -> bytes | None:
+        """How the run's rows are preprocessed; None if they are taken as they are."""
+        path = self._run(run_id) / PREPROCESSING
+        if not path.exists():
+            return None
+        content = path.read_bytes()
+        if hashlib.sha256(content[:-32]).digest() != content[-32:]:
+            raise CheckpointMissing(f"{path.name} is damaged: its checksum does not fit; start a new run")
+        return content[:-32]
 
     def save_reports(self, run_id: str, reports: Mapping[str, bytes]) -> None:
         """Write and sync files for the party's owner."""

@@ -1,18 +1,50 @@
 """A party's configuration and policy, read once at the start."""
 
-from pydantic import Field
+from typing import Literal, Self
+
+from pydantic import Field, model_validator
 
 from services.wire.configuration import FilePath
+from services.wire.table_sources import TableSource
 from spec.section import Section
+from tables.preprocessing import Declared
 
 
-class TableConfig(Section):
+class CategoricalConfig(Section):
+    """Columns with categories."""
+
+    columns: tuple[str, ...] = Field(min_length=1)
+    """Their names."""
+    encoding: Literal["one_hot"] = "one_hot"
+    """One column of 0 and 1 for each category."""
+    max_categories: int = Field(default=50, ge=2, le=10_000)
+    """Most columns that one column may become; the rarest categories share the last of them."""
+    categories: dict[str, tuple[str, ...]] = Field(default_factory=dict)
+    """Categories of a column, where they are fixed rather than learnt; runs over rows of the same columns need it."""
+
+
+class PreprocessConfig(Section):
+    """What is done to a table before a run sees it, fitted on the run's training rows."""
+
+    missing: Literal["refuse", "mean", "median", "most_frequent"] = "refuse"
+    """What fills a missing number; a missing category becomes the most frequent one, unless `refuse`."""
+    categorical: CategoricalConfig | None = None
+    """Columns with categories; without it text is refused."""
+    scale: Literal["none", "standard", "minmax", "max_abs"] = "none"
+    """How numbers are scaled; a sparse table takes `max_abs`."""
+
+    @property
+    def declared(self) -> Declared:
+        """The same for `tables.preprocessing`."""
+        encoded = self.categorical
+        if encoded is None:
+            return Declared(self.missing, scale=self.scale)
+        return Declared(self.missing, encoded.columns, encoded.categories, encoded.max_categories, self.scale)
+
+
+class TableConfig(TableSource):
     """A table that this party offers to runs."""
 
-    path: FilePath
-    """CSV, Parquet, NPZ or svmlight file."""
-    format: str | None = None
-    """`csv`, `parquet`, `npz` or `svmlight`, where the file's name does not say it."""
     id: str | None = None
     """Column that names the rows; `id` if left out, `row number` where all organisations have the same order."""
     label: str | None = None
@@ -20,9 +52,17 @@ class TableConfig(Section):
     label_path: FilePath | None = None
     """The file with the labels and the ids, where they do not stand in the same one."""
     standardise: bool = False
-    """Bring each column to mean 0 and standard deviation 1."""
+    """Bring each column to mean 0 and standard deviation 1, over all rows; see also `preprocess`."""
+    preprocess: PreprocessConfig | None = None
+    """Fill missing values, encode categories and scale, as the training rows of each run teach."""
     features: int | None = Field(default=None, ge=1)
     """Number of features (svmlight)."""
+
+    @model_validator(mode="after")
+    def _one_scaling(self) -> Self:
+        if self.standardise and self.preprocess is not None:
+            raise ValueError("`standardise` and `preprocess` exclude each other: write `preprocess: {scale: standard}`")
+        return self
 
 
 class Policy(Section):

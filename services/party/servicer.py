@@ -24,6 +24,7 @@ from services.party.checkpoints import Store
 from services.party.config import PartyConfig
 from services.party.label_holder import CoordinatorLabels
 from services.party.peers import PeerPlane
+from services.party.preprocessing import table_of_run, to_keep
 from services.party.roles import Place, PrivacyDesk
 from services.party.sessions import ALGORITHMS, PolicyRefused, Session, SessionUnknown, check_policy
 from services.party.tables import TableShelf, TooManySessions, VersionMismatch, chosen_rows
@@ -36,6 +37,7 @@ from services.wire.version import VERSION
 from spec.parsing import parse_spec
 from tables.errors import TableError
 from tables.loading import id_digest
+from tables.preprocessing import Fitted
 
 Result = TypeVar("Result")
 logger = logging.getLogger(__name__)
@@ -131,6 +133,9 @@ class PartyServicer(pb_grpc.PartyServiceServicer):
         authority = load_identity(self._config.identity).ca
         await self._compute(self._store.claim, session.run_id, session.coordinator)
         self._refuse_others(session.run_id, session.coordinator)
+        fitted = None if session.predicts else to_keep(session.place.table)
+        if fitted is not None:
+            await self._compute(self._store.save_preprocessing, session.run_id, fitted.to_json())
         sizes = [int(size) for size in request.upper_sizes]
         if sizes[session.place.index] != session.upper_size or sum(sizes) > LARGEST_UPPER:
             raise MessageInvalid("upper_sizes: give what each party said, and no more parameters than fit a machine")
@@ -192,7 +197,7 @@ class PartyServicer(pb_grpc.PartyServiceServicer):
         except TableError as error:
             logger.warning("table %s cannot be used: %s", name, error.without_values)
             return pb.TableSummary(name=name, problem="cannot be loaded; the party's log says why")
-        return pb.TableSummary(name=name, rows=len(table), features=len(table.columns))
+        return pb.TableSummary(name=name, rows=len(table), features=len(table.columns) + len(table.texts))
 
     def _prepare(self, request: pb.OpenSessionRequest, coordinator: str) -> Session:
         spec = parse_spec(request.spec_yaml)
@@ -205,9 +210,20 @@ class PartyServicer(pb_grpc.PartyServiceServicer):
         name, trained = spec.table_of(index), None
         if request.purpose == pb.PURPOSE_PREDICT:
             trained, name = self._store.load_model(request.run_id), request.table or name
+            opened = self._config.policy.tables
+            if opened is not None and name not in opened:
+                raise PolicyRefused(f"{self._config.name}'s policy refuses: table {name} is not open to runs")
         elif request.purpose != pb.PURPOSE_TRAIN:
             raise MessageInvalid("the purpose of a session is to train or to predict")
-        table = self._shelf.load(name, spec.parties[index].columns, dense=ALGORITHMS[spec.train.algorithm].dense)
+        kept = self._store.load_preprocessing(request.run_id)
+        table = table_of_run(
+            self._shelf,
+            spec,
+            index,
+            dense=ALGORITHMS[spec.train.algorithm].dense,
+            saved=None if kept is None else Fitted.from_json(kept),
+            table=None if trained is None else name,
+        )
         place = Place(
             spec,
             index,

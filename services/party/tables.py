@@ -2,13 +2,13 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Literal
 
 import numpy as np
 
 from services.party.config import TableConfig
 from tables.loading import Labels, Table, load_labels, load_table
+from tables.preprocessing import Declared, Fitted, apply
 
 
 class TableUnknown(LookupError):
@@ -28,45 +28,44 @@ class VersionMismatch(RuntimeError):
 
 
 class TableShelf:
-    """Tables by name, read from their files when first asked for."""
+    """Tables by name, read from their files or databases when first asked for."""
 
     def __init__(self, tables: dict[str, TableConfig]) -> None:
         self._tables = tables
-        self._loaded: dict[tuple[str, tuple[str, ...] | None, bool], tuple[int, Table]] = {}
+        self._loaded: dict[tuple[object, ...], tuple[int, Table]] = {}
 
     @property
     def names(self) -> list[str]:
         """Every table's name."""
         return sorted(self._tables)
 
-    def load(self, name: str, columns: tuple[str, ...] | None = None, *, dense: bool = True) -> Table:
-        """A table, or some of its columns; a sparse file stays sparse unless `dense` is asked for."""
+    def declared(self, name: str) -> Declared | None:
+        """The preprocessing that the owner of a table declared."""
         config = self._config(name)
-        stamp = Path(config.path).stat().st_mtime_ns if Path(config.path).exists() else 0
-        key = (name, columns, dense)
-        known = self._loaded.get(key)
-        if known is None or known[0] != stamp:
-            table = load_table(
-                config.path,
-                config.format,
-                config.id,
-                columns,
-                config.label,
-                dtype=np.float64,
-                standardise=config.standardise,
-                n_features=config.features,
-                dense=dense,
-                name=name,
-            )
-            known = (stamp, table)
-            self._loaded[key] = known
-        return known[1]
+        return None if config.preprocess is None else config.preprocess.declared
+
+    def load(self, name: str, columns: tuple[str, ...] | None = None, *, dense: bool = True, raw: bool = True) -> Table:
+        """A table, or some of its columns; a sparse file stays sparse unless `dense` is asked for.
+
+        Where preprocessing is declared, values are as they stand, to be preprocessed; `raw=False` reads them strictly.
+        """
+        declared = self.declared(name) if raw else None
+        categorical = () if declared is None else declared.categorical
+        missing = declared is not None and declared.missing != "refuse"
+        return self._read(name, columns, dense, categorical, missing, self._config(name).standardise)
+
+    def load_fitted(self, name: str, fitted: Fitted, *, dense: bool = True) -> Table:
+        """A table under preprocessing that was fitted before, on this one or another."""
+        inputs, categorical = tuple(fitted.inputs), tuple(fitted.categorical)
+        return apply(fitted, self._read(name, inputs, dense, categorical, fitted.fills, standardise=False))
 
     def load_like(self, name: str, other: Table) -> Table:
         """A table with the columns of another, and under its scaling: what was learnt on one fits the other."""
+        if other.fitted is not None:
+            return self.load_fitted(name, other.fitted)
         config = self._config(name)
         return load_table(
-            config.path,
+            config.source,
             config.format,
             config.id,
             other.columns,
@@ -79,6 +78,38 @@ class TableShelf:
             name=name,
         )
 
+    def _read(
+        self,
+        name: str,
+        columns: tuple[str, ...] | None,
+        dense: bool,
+        categorical: tuple[str, ...],
+        missing: bool,
+        standardise: bool,
+    ) -> Table:
+        config = self._config(name)
+        stamp = config.stamp()
+        key = (name, columns, dense, categorical, missing, standardise)
+        known = self._loaded.get(key)
+        if known is None or known[0] != stamp:
+            table = load_table(
+                config.source,
+                config.format,
+                config.id,
+                columns,
+                config.label,
+                dtype=np.float64,
+                standardise=standardise,
+                n_features=config.features,
+                dense=dense,
+                name=name,
+                categorical=categorical,
+                missing=missing,
+            )
+            known = (stamp, table)
+            self._loaded[key] = known
+        return known[1]
+
     def labels(
         self, name: str, classes: Sequence[str] | None = None, kind: Literal["classes", "real"] = "classes"
     ) -> Labels:
@@ -86,7 +117,7 @@ class TableShelf:
         config = self._config(name)
         if config.label is None:
             raise TableUnknown(f"table {name!r} has no labels here: name their column as `label` in the party's table")
-        path = config.label_path or config.path
+        path = config.label_path or config.source
         format_ = None if config.label_path else config.format
         return load_labels(path, config.label, format_, config.id, kind=kind, classes=classes)
 
@@ -107,4 +138,5 @@ def chosen_rows(table: Table, ids: list[str]) -> Table:
     if missing:
         raise RowsDiffer(f"{len(missing)} of {len(ids)} ids are not in table {table.name}, such as {missing[0]!r}")
     rows = np.array([place[identity] for identity in ids])
-    return replace(table, ids=table.ids[rows], features=table.features[rows])
+    texts = {column: values[rows] for column, values in table.texts.items()}
+    return replace(table, ids=table.ids[rows], features=table.features[rows], texts=texts)

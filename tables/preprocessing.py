@@ -1,0 +1,255 @@
+"""Make messy columns trainable: fill missing values, encode categories, scale.
+
+What to do is declared with the table by its owner. The figures (medians, categories, means) are fitted by scikit-learn
+on a run's training rows alone, and kept as plain numbers and texts: a saved run needs no pickle, no scikit-learn and
+no particular version of it to be applied again. Nothing of it leaves the organisation.
+"""
+
+import json
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.sparse import csr_matrix, diags_array, issparse
+
+from tables.errors import FeatureMissing, TableError
+from tables.loading import Table
+
+VERSION = 1
+_UNSEEN = "\0unseen"  # no category: texts from files carry no NUL
+_TOO_MANY = "Group them before, leave the column out, or raise `preprocess.categorical.max_categories`"
+
+
+class PreprocessingInvalid(TableError):
+    """What is declared cannot be done to this table, or what was saved cannot be read."""
+
+
+@dataclass(frozen=True)
+class Declared:
+    """What a table's owner wants done to it."""
+
+    missing: Literal["refuse", "mean", "median", "most_frequent"] = "refuse"
+    """How numbers are filled; a missing category becomes the most frequent one, unless `refuse`."""
+    categorical: tuple[str, ...] = ()
+    """Columns with categories; each becomes one column of 0 and 1 per category."""
+    categories: Mapping[str, Sequence[str]] | None = None
+    """Categories of columns, where they are fixed rather than learnt from the training rows."""
+    max_categories: int = 50
+    """Most columns that one column may become; rarer categories share the last of them."""
+    scale: Literal["none", "standard", "minmax", "max_abs"] = "none"
+    """How numbers are scaled; a sparse table takes `max_abs`, which keeps its zeros."""
+
+
+@dataclass(frozen=True)
+class Numbers:
+    """What is done to one numeric column: filled, then (value − shift) / scale."""
+
+    column: str
+    fill: float | None
+    """What stands for a missing value; None refuses one."""
+    shift: float
+    scale: float
+
+
+@dataclass(frozen=True)
+class Categories:
+    """What one categorical column becomes."""
+
+    column: str
+    fill: str | None
+    """What stands for a missing category; None refuses one."""
+    outputs: tuple[str, ...]
+    """Names of the columns of 0 and 1."""
+    place: Mapping[str | None, int]
+    """Which of them each category sets."""
+    unseen: int | None
+    """Which of them a category sets that training rows do not have; None leaves all at 0."""
+
+
+@dataclass(frozen=True)
+class Fitted:
+    """What training rows taught: enough to treat any other table alike."""
+
+    numbers: tuple[Numbers, ...]
+    categories: tuple[Categories, ...]
+
+    @property
+    def inputs(self) -> list[str]:
+        """Columns that a table must have."""
+        return [*(entry.column for entry in self.numbers), *self.categorical]
+
+    @property
+    def fills(self) -> bool:
+        """Whether it stands in for missing values."""
+        fills = [entry.fill for entry in self.numbers] + [entry.fill for entry in self.categories]
+        return any(fill is not None for fill in fills)
+
+    @property
+    def categorical(self) -> list[str]:
+        """Those of them that hold categories."""
+        return [entry.column for entry in self.categories]
+
+    def to_json(self) -> bytes:
+        """Write what was learnt; floats keep every bit."""
+        return json.dumps({"version": VERSION, **asdict(self)}, ensure_ascii=False).encode()
+
+    @classmethod
+    def from_json(cls, content: bytes) -> "Fitted":
+        """Read what `to_json` wrote."""
+        try:
+            read = json.loads(content)
+            if read["version"] != VERSION:
+                raise PreprocessingInvalid("preprocessing", f"it is of version {read['version']}", "Train a new run")
+            encoded = [Categories(**{**entry, "outputs": tuple(entry["outputs"])}) for entry in read["categories"]]
+            return cls(tuple(Numbers(**entry) for entry in read["numbers"]), tuple(encoded))
+        except (KeyError, TypeError, json.JSONDecodeError, UnicodeDecodeError) as damage:
+            raise PreprocessingInvalid("preprocessing", f"the file is damaged ({damage})", "Train a new run") from None
+
+
+def fit(declared: Declared, table: Table, rows: NDArray[np.int64]) -> Fitted:
+    """Learn from the given rows of a table, and no others, what its preprocessing needs."""
+    if issparse(table.features) and declared.scale not in ("none", "max_abs"):
+        raise PreprocessingInvalid(
+            table.name,
+            f"`scale: {declared.scale}` would fill a sparse table",
+            "Declare `scale: max_abs`, which keeps zeros",
+        )
+    features = table.features[rows]
+    fills = _fills(declared, table, features)
+    shifts, scales = _scaling(declared, features, fills)
+    numbers = [
+        Numbers(column, None if declared.missing == "refuse" else float(fill), float(shift), float(scale))
+        for column, fill, shift, scale in zip(table.columns, fills, shifts, scales, strict=True)
+    ]
+    encoded = [_categories(declared, table, column, texts[rows]) for column, texts in table.texts.items()]
+    return Fitted(tuple(numbers), tuple(encoded))
+
+
+def apply(fitted: Fitted, table: Table) -> Table:
+    """Fill, encode and scale a table as the training rows taught."""
+    if [*table.columns, *table.texts] != fitted.inputs:
+        raise PreprocessingInvalid(table.name, "its columns are not those of the training table", "Use the same ones")
+    scales = np.array([entry.scale for entry in fitted.numbers])
+    columns = [entry.column for entry in fitted.numbers] + [name for c in fitted.categories for name in c.outputs]
+    if issparse(table.features):
+        scaled = csr_matrix(table.features @ diags_array(1 / scales))
+        return replace(table, features=scaled, columns=columns, texts={}, fitted=fitted)
+    filled = _filled(fitted, table)
+    shifts = np.array([entry.shift for entry in fitted.numbers])
+    blocks = [(filled - shifts) / scales, *(_one_hot(entry, table) for entry in fitted.categories)]
+    features = np.ascontiguousarray(np.concatenate(blocks, axis=1), dtype=table.features.dtype)
+    return replace(table, features=features, columns=columns, texts={}, fitted=fitted)
+
+
+def of_scaling(table: Table) -> Fitted | None:
+    """The figures of a table that was standardised when it was loaded, so that a later one is treated alike."""
+    if table.scaling is None:
+        return None
+    figures = zip(table.columns, table.scaling.mean, table.scaling.std, strict=True)
+    return Fitted(tuple(Numbers(column, None, float(mean), float(std)) for column, mean, std in figures), ())
+
+
+def _fills(declared: Declared, table: Table, features: Any) -> NDArray[np.float64]:
+    if declared.missing == "refuse" or issparse(features):
+        return np.zeros(features.shape[1])
+    empty = np.isnan(features).all(axis=0)
+    if empty.any():
+        raise FeatureMissing(
+            table.name,
+            "no training row has a value",
+            "Leave the column out with `columns`",
+            column=table.columns[int(np.flatnonzero(empty)[0])],
+        )
+    from sklearn.impute import SimpleImputer  # slow to import, and only a run that trains needs it
+
+    return np.asarray(SimpleImputer(strategy=declared.missing).fit(features).statistics_, dtype=np.float64)
+
+
+def _scaling(declared: Declared, features: Any, fills: NDArray[np.float64]) -> tuple[Any, Any]:
+    width = features.shape[1]
+    if declared.scale == "none" or not width:
+        return np.zeros(width), np.ones(width)
+    from sklearn.preprocessing import MaxAbsScaler, MinMaxScaler, StandardScaler
+
+    filled = features if issparse(features) else np.where(np.isnan(features), fills, features)
+    if declared.scale == "standard":
+        standard = StandardScaler().fit(filled)
+        return standard.mean_, standard.scale_
+    if declared.scale == "minmax":
+        # scikit-learn's range is 1 for a constant column, as its own transform has it.
+        extent = MinMaxScaler().fit(filled)
+        return extent.data_min_, 1 / extent.scale_
+    return np.zeros(width), MaxAbsScaler().fit(filled).scale_
+
+
+def _categories(declared: Declared, table: Table, column: str, texts: NDArray[np.object_]) -> Categories:
+    from sklearn.impute import SimpleImputer
+    from sklearn.preprocessing import OneHotEncoder
+
+    known = texts[np.array([text is not None for text in texts], dtype=bool)]
+    if not len(known):
+        raise FeatureMissing(
+            table.name, "no training row has a value", "Leave the column out with `columns`", column=column
+        )
+    frequent = SimpleImputer(strategy="most_frequent", missing_values=None).fit(texts.reshape(-1, 1))
+    fixed = (declared.categories or {}).get(column)
+    if fixed is not None and len(fixed) > declared.max_categories:
+        raise PreprocessingInvalid(table.name, f"{len(fixed)} categories are declared", _TOO_MANY, column=column)
+    encoder = OneHotEncoder(
+        categories="auto" if fixed is None else [np.array(fixed, dtype=object)],
+        handle_unknown="infrequent_if_exist" if fixed is None else "ignore",
+        max_categories=declared.max_categories if fixed is None else None,
+        dtype=np.float64,
+        sparse_output=False,
+    ).fit(known.reshape(-1, 1))
+    every = [*map(str, encoder.categories_[0]), _UNSEEN]
+    with warnings.catch_warnings():  # it warns of the unseen one, which is here to see what it does
+        warnings.simplefilter("ignore", UserWarning)
+        codes = encoder.transform(np.array(every, dtype=object).reshape(-1, 1))
+    sets = [int(np.argmax(code)) if code.any() else None for code in codes]
+    outputs = [name.removeprefix("x0_") for name in encoder.get_feature_names_out()]
+    return Categories(
+        column,
+        None if declared.missing == "refuse" else str(frequent.statistics_[0]),
+        tuple(f"{column}={'(other)' if name == 'infrequent_sklearn' else name}" for name in outputs),
+        {text: place for text, place in zip(every[:-1], sets[:-1], strict=True) if place is not None},
+        sets[-1],
+    )
+
+
+def _filled(fitted: Fitted, table: Table) -> NDArray[np.float64]:
+    features = np.asarray(table.features, dtype=np.float64)
+    absent = np.isnan(features)
+    if not absent.any():
+        return features
+    for index, entry in enumerate(fitted.numbers):
+        if entry.fill is None and absent[:, index].any():
+            _refuse_missing(table, entry.column, int(np.flatnonzero(absent[:, index])[0]))
+    return np.where(absent, [0.0 if entry.fill is None else entry.fill for entry in fitted.numbers], features)
+
+
+def _one_hot(entry: Categories, table: Table) -> NDArray[np.float64]:
+    texts = table.texts[entry.column]
+    if entry.fill is None:
+        absent = np.flatnonzero([text is None for text in texts])
+        if len(absent):
+            _refuse_missing(table, entry.column, int(absent[0]))
+    spelled = [entry.fill if text is None else str(text) for text in texts]
+    nowhere = len(entry.outputs)  # a column of its own, which is cut off
+    unseen = nowhere if entry.unseen is None else entry.unseen
+    encoded = np.zeros((len(texts), nowhere + 1))
+    encoded[np.arange(len(texts)), [entry.place.get(text, unseen) for text in spelled]] = 1.0
+    return encoded[:, :nowhere]
+
+
+def _refuse_missing(table: Table, column: str, row: int) -> None:
+    raise FeatureMissing(
+        table.name,
+        "a value is missing",
+        "Declare how to fill it, such as `preprocess: {missing: median}` on the table, or drop such rows",
+        column=column,
+        place=f"row {row} in the order of ids",
+    )
