@@ -1,6 +1,8 @@
 """LDP-DSBO over real processes: three agents, noise on everything that they send, a ledger for each."""
 
 import json
+import shutil
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -19,6 +21,7 @@ from privacy.ledger import open_ledger
 from privacy.noise import KeyedNoise
 from services.party.ldp_dsbo_role import settings_of
 from spec.parsing import parse_spec
+from tests.faults.harness import DisturbableFederation, start, wait_for_step
 
 PARTIES = ("north", "east", "south")
 SIZE, STEPS, BATCH = 8, 24, 20
@@ -33,9 +36,8 @@ def records(member):
 
 
 @pytest.fixture(scope="module")
-def federation(tmp_path_factory):
-    directory = tmp_path_factory.mktemp("ldp")
-    tables = {}
+def tables(tmp_path_factory):
+    directory, tables = tmp_path_factory.mktemp("ldp"), {}
     for member, party in enumerate(PARTIES):
         features, labels = records(member)
         path = directory / f"{party}.npz"
@@ -43,12 +45,17 @@ def federation(tmp_path_factory):
         columns = np.array([f"c{column}" for column in range(SIZE)])
         np.savez(path, x=features, label=labels, ids=ids, columns=columns)
         tables[party] = {"rows": {"path": str(path), "label": "label", "label_path": str(path)}}
+    return tables
+
+
+@pytest.fixture(scope="module")
+def federation(tables, tmp_path_factory):
     modules = dict.fromkeys(PARTIES, "tests.integration.recording_neighbour")
     recording = tmp_path_factory.mktemp("recording")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("RECORDING", str(recording))
         local = LocalFederation(
-            tmp_path_factory.mktemp("ldp-federation"), tables, {}, modules=modules, policy={"epsilon_budget": 60.0}
+            tmp_path_factory.mktemp("ldp-federation"), tables, {}, modules=modules, policy={"epsilon_budget": 90.0}
         )
         with local:
             yield local, recording
@@ -149,13 +156,51 @@ def test_every_step_is_in_the_agents_own_ledger(client, federation):
         ledger.close()
 
 
+def left_behind(local, run):
+    """Every party's model, and its own ledger without times and what follows from them."""
+    models, ledgers = [], []
+    for party in PARTIES:
+        state = local.directory / "state" / party
+        models.append((state / "runs" / run.run_id / "model.safetensors").read_bytes())
+        ledger = open_ledger(f"sqlite:///{state / 'party.db'}")
+        ledger.verify(run.run_id)
+        ledgers.append([replace(e, time="", previous_hash="", hash="") for e in ledger.entries(run.run_id)])
+        ledger.close()
+    return models, ledgers
+
+
+def test_a_killed_agent_comes_back_and_models_and_ledgers_are_those_of_the_undisturbed_run(
+    client, federation, tables, tmp_path
+):
+    """The noise follows from an agent's key and the run's id: the same of both, the same run."""
+    text, request = spec(stretch=4), "killed-and-resumed"
+    undisturbed = client.start(text, request)
+    undisturbed.result()
+    disturbed = DisturbableFederation(tmp_path, tables, {}, policy={"epsilon_budget": 90.0}, ready_seconds=300.0)
+    for party in PARTIES:
+        key = federation[0].directory / "state" / party / "ldp-noise.key"
+        (tmp_path / "state" / party).mkdir(parents=True)
+        shutil.copy(key, tmp_path / "state" / party / "ldp-noise.key")
+    with disturbed, disturbed.connect() as other:
+        for proxy in disturbed.proxies.values():
+            proxy.weather.delay_seconds = 0.03  # long enough to be killed in the middle of
+        run = start(other, text, request)
+        assert run.run_id == undisturbed.run_id
+        assert wait_for_step(other, run.run_id, 12).state == "RUNNING"
+        disturbed.kill("east")
+        disturbed.restart("east")
+        run.result()
+        assert run.refresh().message.attempt >= 2
+        assert left_behind(disturbed, run) == left_behind(federation[0], undisturbed)
+
+
 def test_a_run_over_its_own_epsilon_is_refused_before_it_starts(client):
     with pytest.raises(RequestRefused, match=r"would spend epsilon.*past the limit of 0\.5.*BUDGET_EXHAUSTED"):
         client.start(spec(epsilon=0.5))
 
 
 def test_a_run_over_the_partys_budget_is_refused_before_it_starts(client):
-    with pytest.raises(RequestRefused, match=r"past the limit of 60.*BUDGET_EXHAUSTED"):
+    with pytest.raises(RequestRefused, match=r"past the limit of 90.*BUDGET_EXHAUSTED"):
         client.start(spec(epsilon=100, noise={"sigma": 0.2}))
 
 
