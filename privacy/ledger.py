@@ -254,6 +254,12 @@ class Ledger:
             total = sa.func.coalesce(sa.func.sum(heads.c.budget_epsilon), 0.0)
             return float(connection.execute(sa.select(total).where(heads.c.run != but)).scalar_one())
 
+    def runs(self) -> dict[str, Budget]:
+        """Return every run of the ledger, by name, with what it may spend."""
+        query = sa.select(heads.c.run, heads.c.budget_epsilon, heads.c.budget_delta).order_by(heads.c.run)
+        with self._engine.connect() as connection:
+            return {run: Budget(epsilon, delta) for run, epsilon, delta in connection.execute(query)}
+
     def entries(self, run: str) -> list[Entry]:
         """Return a run's entries in order."""
         with self._engine.connect() as connection:

@@ -1,0 +1,48 @@
+"""Ledgers as messages: what was released, to whom, at what cost, and whether the chain is whole."""
+
+from contracts.ledger.v1 import ledger_pb2 as pb
+from privacy.accounting import Composed, Event, PureAccountant, Together, from_json, online_epsilon, reported_epsilon
+from privacy.ledger import Entry, Ledger, LedgerBroken, RunNotOpen
+
+
+def entries_of(ledger: Ledger, run_id: str) -> tuple[list[pb.LedgerEntry], str]:
+    """Every entry of a run, and the first broken link (empty if the chain is whole)."""
+    entries = [_entry(entry) for entry in ledger.entries(run_id)]
+    try:
+        ledger.verify(run_id)
+    except LedgerBroken as broken:
+        return entries, str(broken)
+    except RunNotOpen:  # a run that has released nothing, or never will
+        return entries, ""
+    return entries, ""
+
+
+def report_of(ledger: Ledger, run_id: str, *, delta: float, budget: float) -> pb.PrivacyReport:
+    """What a run has spent on the record that was released most often, over all mechanisms that it used."""
+    report, counts = pb.PrivacyReport(delta=delta, budget=budget), ledger.counts(run_id)
+    if not counts:
+        return report
+    event: Event = Together(tuple(Composed(from_json(name), each.maximum) for name, each in sorted(counts.items())))
+    report.mechanism = next(iter(counts)) if len(counts) == 1 else f"{len(counts)} mechanisms, one after the other"
+    report.largest_count = sum(each.maximum for each in counts.values())
+    report.pure_epsilon = PureAccountant().epsilon(event)
+    report.rdp_epsilon = online_epsilon(event, delta)
+    report.pld_epsilon = reported_epsilon(event, delta)
+    return report
+
+
+def _entry(entry: Entry) -> pb.LedgerEntry:
+    return pb.LedgerEntry(
+        sequence=entry.sequence,
+        time=entry.time,
+        kind=entry.kind,
+        mechanism=entry.mechanism,
+        recipients=entry.recipients,
+        first_release=entry.first_release,
+        releases=entry.release_count,
+        records=entry.records,
+        epsilon=entry.epsilon,
+        delta=entry.delta,
+        largest_count=entry.largest_count,
+        hash=entry.hash,
+    )
