@@ -54,8 +54,15 @@ PAPER = {
 }  # fmt: skip
 
 
+METHODS = ("Local", "SGP", "HGP-MTL", "HGP-PL")
+
+
 class MissingData(FileNotFoundError):
     """The experiment's data set is not where it was said to be."""
+
+
+class UnknownMethod(ValueError):
+    """A method that the experiment does not have."""
 
 
 @dataclass(frozen=True)
@@ -87,7 +94,7 @@ class Scale:
 
 
 QUICK = Scale(parties=12, rows=7_000, train_steps=150, outer_steps=3, networks=("FixU", "RandD"))
-FULL = Scale(parties=100, rows=60_000, train_steps=600, outer_steps=5, networks=("FC", "FixU", "RandU", "RandD"))
+FULL = Scale(parties=100, rows=60_000, train_steps=300, outer_steps=5, networks=("RandD", "FixU"))
 
 
 def load_emnist(data: Path) -> tuple[NDArray[np.uint8], Labels]:
@@ -248,50 +255,65 @@ def train_alone(costs: list[BilevelCost], start: Matrix, scale: Scale) -> list[M
     return models
 
 
+def measure(method: str, network_name: str, parties: list[Party], scale: Scale) -> Accuracy:
+    """Train by one of `METHODS` and return the test accuracy of the outer step that is best on validation rows."""
+    if method not in METHODS:
+        raise UnknownMethod(f"There is no method {method!r}: choose one of {', '.join(METHODS)}.")
+    costs, predict, start = _mixtures(parties) if method == "HGP-MTL" else _masks(parties)
+    if method == "Local":
+        nothing = [np.zeros(CLASSES, dtype=np.float32)] * len(parties)
+        return accuracy(predict, [p.test for p in parties], train_alone(costs, start, scale), nothing)
+    # The shared model gets as many training steps as the personalised ones: the same run with λ held at 0.
+    rate, hyper_rate = (MIXTURE_RATE if method == "HGP-MTL" else SHARED_RATE), (0.0 if method == "SGP" else 0.1)
+    mixing = mixing_of(network_name, scale.parties, seed=0)
+    history = personalise(parties, costs, predict, mixing, start, scale, learning_rate=rate, hyper_rate=hyper_rate)
+    return max(history, key=lambda each: each[0].mean)[1]
+
+
 def run(quick: bool, data: Path | None) -> list[Row]:
     """Return mean and bottom-decile accuracy for each method and network."""
     if data is None:
         raise MissingData("hgp-personalisation needs EMNIST: give the folder that holds emnist/ with --data.")
     scale = QUICK if quick else FULL
     parties = split_parties(*load_emnist(data), scale, seed=0)
-    start = initial_model(0)
-    several = np.concatenate([initial_model(seed) for seed in range(COMPONENTS)])
-    masks = [
+    local = measure("Local", scale.networks[0], parties, scale)  # the same on every network
+    return [
+        row
+        for name in scale.networks
+        for method in METHODS
+        for row in _rows(method, name, local if method == "Local" else measure(method, name, parties, scale))
+    ]
+
+
+def _masks(parties: Sequence[Party]) -> tuple[list[BilevelCost], Predictor, Matrix]:
+    costs = [
         class_mask(
             network, MODEL_SIZE, p.training.features, p.training.labels,
             classes=CLASSES, weight_decay=WEIGHT_DECAY, hyper_decay=0.001,
         )
         for p in parties
     ]  # fmt: skip
-    mixtures = [
+    return costs, masked, initial_model(0)
+
+
+def _mixtures(parties: Sequence[Party]) -> tuple[list[BilevelCost], Predictor, Matrix]:
+    costs = [
         mixture(
             network, MODEL_SIZE, p.training.features, p.training.labels,
             components=COMPONENTS, weight_decay=WEIGHT_DECAY, hyper_decay=0.01,
         )
         for p in parties
     ]  # fmt: skip
-    nothing = [np.zeros(CLASSES, dtype=np.float32)] * len(parties)
-    local = accuracy(masked, [p.test for p in parties], train_alone(masks, start, scale), nothing)
-    rows: list[Row] = []
-    for name in scale.networks:
-        mixing = mixing_of(name, scale.parties, seed=0)
-        with_mask = personalise(parties, masks, masked, mixing, start, scale, learning_rate=SHARED_RATE, hyper_rate=0.1)
-        with_mixture = personalise(
-            parties, mixtures, mixed, mixing, several, scale, learning_rate=MIXTURE_RATE, hyper_rate=0.1
-        )
-        # The shared model gets as many training steps as the personalised ones: the same runs with λ held at 0.
-        shared = personalise(parties, masks, masked, mixing, start, scale, learning_rate=SHARED_RATE, hyper_rate=0.0)
-        for method, test in (
-            ("Local", local),
-            ("SGP", _best(shared)),
-            ("HGP-MTL", _best(with_mixture)),
-            ("HGP-PL", _best(with_mask)),
-        ):
-            mean, decile = PAPER[method, name]
-            case = f"{method}, {name}"
-            rows.append({"case": case, "metric": "mean accuracy", "ours": test.mean, "paper": mean})
-            rows.append({"case": case, "metric": "bottom-decile accuracy", "ours": test.bottom_decile, "paper": decile})
-    return rows
+    return costs, mixed, np.concatenate([initial_model(seed) for seed in range(COMPONENTS)])
+
+
+def _rows(method: str, network_name: str, test: Accuracy) -> list[Row]:
+    mean, decile = PAPER[method, network_name]
+    case = f"{method}, {network_name}"
+    return [
+        {"case": case, "metric": "mean accuracy", "ours": test.mean, "paper": mean},
+        {"case": case, "metric": "bottom-decile accuracy", "ours": test.bottom_decile, "paper": decile},
+    ]
 
 
 def plot(rows: list[Row], path: Path) -> None:
@@ -308,7 +330,3 @@ def plot(rows: list[Row], path: Path) -> None:
     axes.invert_yaxis()
     axes.legend(loc="lower left")
     figure.savefig(path)
-
-
-def _best(history: list[tuple[Accuracy, Accuracy]]) -> Accuracy:
-    return max(history, key=lambda each: each[0].mean)[1]
