@@ -22,9 +22,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from numerics.participation import participants as draw_participants
-from privacy.fedbio_rounds import MEASURE_UNIT
+from privacy.fedbio_rounds import MEASURE_UNIT, SurvivorsSum
 
 Vector = NDArray[np.float64]
+Answer = Vector | SurvivorsSum
+"""A secure sum over all participants, or with recovery over those who are left."""
 Phase = Literal["variables", "momenta", "evaluate", "conclude"]
 
 
@@ -48,6 +50,8 @@ class Settings:
     """How many parties take part in a round; None for all."""
     seed: int = 0
     """The run's seed: it decides who takes part when."""
+    newcomers: bool = False
+    """Whether some party may not have been in the round before although everyone takes part: it has come back."""
 
     def __post_init__(self) -> None:
         if not self.parties or len(set(self.parties)) != len(self.parties):
@@ -115,7 +119,7 @@ def participants(settings: Settings, k: int) -> tuple[str, ...]:
     return tuple(settings.parties[i] for i in chosen)
 
 
-def iteration(settings: Settings, k: int, averages: Averages | None = None) -> Generator[Instruction, Vector, Report]:
+def iteration(settings: Settings, k: int, averages: Averages | None = None) -> Generator[Instruction, Answer, Report]:
     """Run round k from the averages of round k − 1: yield instructions, take secure sums, return the report."""
     before = averages or Averages()
     present = participants(settings, k)
@@ -128,14 +132,13 @@ def iteration(settings: Settings, k: int, averages: Averages | None = None) -> G
     return Report(k, present, Averages(variables, _average(total, present, variables)), 2, movement)
 
 
-def evaluation(settings: Settings, k: int, averages: Averages) -> Generator[Instruction, Vector, Metrics]:
+def evaluation(settings: Settings, k: int, averages: Averages) -> Generator[Instruction, Answer, Metrics]:
     """Ask all parties how the averaged variables do on their own rows: an extra phase, when wanted.
 
     The sums are in units of `MEASURE_UNIT` rows, so that they fit the ring however many rows there are.
     """
-    loss, errors, rows, mistakes, tested, auc, judges = yield Instruction(
-        "evaluate", k, settings.parties, averages.variables
-    )
+    answer = yield Instruction("evaluate", k, settings.parties, averages.variables)
+    loss, errors, rows, mistakes, tested, auc, judges = answer.total if isinstance(answer, SurvivorsSum) else answer
     return Metrics(
         float(loss / rows),
         float(errors / rows),
@@ -154,13 +157,16 @@ def _opening(settings: Settings, before: Averages) -> Vector | None:
     if not settings.accelerated or before.momenta is None or before.variables is None:
         return before.variables
     # Who was in the round before already has its averaged variables; who was not needs them as well.
-    return before.momenta if settings.everyone else np.concatenate([before.variables, before.momenta])
+    alone = settings.everyone and not settings.newcomers
+    return before.momenta if alone else np.concatenate([before.variables, before.momenta])
 
 
-def _average(total: Vector, present: tuple[str, ...], like: Vector | None) -> Vector:
+def _average(answer: Answer, present: tuple[str, ...], like: Vector | None) -> Vector:
+    """The mean over those whose vectors are in the sum: all who were asked, unless some were lost."""
+    total, addends = (answer.total, answer.addends) if isinstance(answer, SurvivorsSum) else (answer, len(present))
     if like is not None and total.size != like.size:
         raise Diverged(f"a sum of {total.size} numbers where {like.size} were expected; start the run again")
     if not np.isfinite(total).all():
         raise Diverged("the sum is not finite; lower the steps (eta, gamma, tau) and resume from the checkpoint")
-    mean: Vector = np.asarray(total, dtype=np.float64) / len(present)
+    mean: Vector = np.asarray(total, dtype=np.float64) / addends
     return mean

@@ -20,6 +20,8 @@ TEMPLATES = Path(__file__).parent / "templates"
 TOTALS = ("rounds", "bytes", "label releases", "seconds")
 _DATA = re.compile(r"(?P<party>\S+): (?P<rows>\d+) rows, (?P<columns>\d+) columns, ids sha256 (?P<id_sha256>[0-9a-f]+)")
 """The sentence of a `data` event, as the coordinator writes it when a session opens."""
+_LEFT = re.compile(r"(?P<party>\S+) left at round (?P<round>\d+); going on with \d+")
+"""The sentence of a `party` event, as the coordinator writes it when a run goes on without a party."""
 
 _environment = jinja2.Environment(
     loader=jinja2.FileSystemLoader(TEMPLATES), autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True
@@ -72,6 +74,7 @@ def make_card(
             "fields": [asdict(crossing) for crossing in crossings(run.spec_yaml)],
         },
         "parties": [{"name": name, "version": known[name].version if name in known else ""} for name in run.parties],
+        "left_out": _left_out(events),
         "versions": {"parley": version},
         "spec": {"sha256": hashlib.sha256(run.spec_yaml.encode()).hexdigest(), "yaml": run.spec_yaml},
     }
@@ -92,6 +95,18 @@ def _data(events: Sequence[EventView]) -> list[dict[str, Any]]:
             fields = match.groupdict()
             found[fields["party"]] = {**fields, "rows": int(fields["rows"]), "columns": int(fields["columns"])}
     return list(found.values())
+
+
+def _left_out(events: Sequence[EventView]) -> list[dict[str, Any]]:
+    """Parties that the last attempt went on without: they have no final model."""
+    found: list[dict[str, Any]] = []
+    for event in events:
+        match = _LEFT.fullmatch(event.message) if event.kind == "party" else None
+        if match:
+            found.append({"party": match["party"], "round": int(match["round"])})
+        elif event.kind == "state" and event.message.startswith("resumed"):
+            found.clear()
+    return found
 
 
 def _curves(events: Sequence[EventView], names: Any) -> dict[str, list[tuple[int, float]]]:

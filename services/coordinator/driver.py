@@ -15,7 +15,7 @@ from privacy.release import Release
 from privacy.rounds import Vector
 from services.coordinator.asysqn_program import AsysqnProgram
 from services.coordinator.fleet import Fleet, PartyLost, PartyRefused
-from services.coordinator.programs import KeepingProgram, Program, ProgramShelf, Rows, checkpoint_of, is_last
+from services.coordinator.programs import KeepingProgram, Program, ProgramShelf, Rows, checkpoint_of, is_last, round_of
 from services.coordinator.registry import Registry, RunRecord
 from services.coordinator.sessions import Session
 from services.wire.tensors import MessageInvalid
@@ -141,7 +141,7 @@ class RunDriver:
 
     async def _attempt(self, session: Session) -> None:
         record = self._registry.get(self.run_id)
-        done = _common_checkpoint(session, record.checkpoint)
+        done = session.common_checkpoint(record.checkpoint)
         program = await self._compute(self._programs.make, self._spec, self.run_id)
         if done and isinstance(program, KeepingProgram):
             program.restore(await asyncio.to_thread(self._registry.kept, self.run_id, done))
@@ -160,8 +160,12 @@ class RunDriver:
         except BudgetExhausted:
             await session.exchange(program.gate.release(program.finish))
             raise
-        metrics = dict(self._totals)
-        await self._note("state", "completed", state="COMPLETED", reason="", step=self._step, metrics=metrics)
+        metrics, ended = dict(self._totals), "completed"
+        if session.left:
+            metrics["parties left out"] = len(session.left)
+            gone = ", ".join(session.names[party] for party in sorted(session.left))
+            ended = f"completed without {gone}: left during the run, so without the final model"
+        await self._note("state", ended, state="COMPLETED", reason="", step=self._step, metrics=metrics)
 
     async def _rounds(self, session: Session, program: Program, done: int) -> None:
         releases: set[int] = set()
@@ -171,7 +175,11 @@ class RunDriver:
         while True:
             if self._refusal is not None:
                 raise self._refusal
+            before = set(session.left)
             total = await session.exchange(program.gate.release(current))
+            for party in sorted(session.left.keys() - before):
+                going_on = f"going on with {len(session.names) - len(session.left)}"
+                await self._note("party", f"{session.names[party]} left at round {round_of(current)}; {going_on}")
             traffic = session.traffic
             if current.label_release is not None:
                 releases.add(current.label_release)
@@ -221,9 +229,3 @@ class RunDriver:
 
     async def _compute(self, function: Callable[..., Result], *arguments: Any) -> Result:
         return await asyncio.get_running_loop().run_in_executor(self._worker, function, *arguments)
-
-
-def _common_checkpoint(session: Session, committed: int) -> int:
-    """The newest committed checkpoint that every party can read; 0 begins anew."""
-    common = set(session.opened[0].checkpoints).intersection(*(answer.checkpoints for answer in session.opened))
-    return max((k for k in common if k <= committed), default=0)

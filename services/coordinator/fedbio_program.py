@@ -1,6 +1,7 @@
 """The FedBiO family at the coordinator: averages of secure sums, and nothing else of anyone's rows."""
 
 from collections.abc import Callable, Generator
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -11,8 +12,9 @@ import coordinator.fedbio as fedbio
 from coordinator.bambi import Report
 from numerics.participation import participants
 from privacy.fedbio_rounds import AveragingRound, Phase
+from privacy.recovery import RecoveryStep
 from privacy.release import Addend, OutcomeGate, Release
-from services.wire.fedbio_codec import decode_contribution, encode_instruction
+from services.wire.fedbio_codec import decode_contribution, decode_step_answer, encode_instruction
 from services.wire.tensors import Blobs
 from spec.fedbio import CleaningSpec, FedbioSpec
 from spec.run import RunSpec
@@ -51,6 +53,10 @@ class FedbioProgram:
         """A party's contribution."""
         return decode_contribution(message, blobs, release.content)
 
+    def decode_step(self, message: Any, step: RecoveryStep, party: int) -> Any:
+        """A party's answer to a step of a sum with recovery."""
+        return decode_step_answer(message, step, party)
+
     def kept(self) -> bytes:
         """The averages, as they are committed with a checkpoint."""
         named = {"variables": self._averages.variables, "momenta": self._averages.momenta}
@@ -61,12 +67,15 @@ class FedbioProgram:
         """Go on from averages that were kept."""
         arrays = load(content)
         self._averages = fedbio.Averages(arrays.get("variables"), arrays.get("momenta"))
+        # Who left in the attempt before has not seen the last averages.
+        self._settings = replace(self._settings, newcomers=self._spec.privacy.aggregation.recovery)
 
     def rounds(self, done: int, observe: Callable[[Report], None]) -> Rounds:
         """Every phase of the run from round `done` on."""
         for k in range(done, self._train.rounds):
             report = yield from self._translated(fedbio.iteration(self._settings, k, self._averages))
             self._averages = report.averages
+            self._settings = replace(self._settings, newcomers=False)
             reported = {} if np.isnan(report.movement) else {"movement": report.movement}
             last = k + 1 == self._train.rounds
             if last or _due(k + 1, self._spec.evaluate_every):

@@ -108,6 +108,11 @@ def checkpoint_of(current: Any) -> int | None:
     return current.ask.k if isinstance(current.ask, Checkpoint) else None
 
 
+def round_of(current: AveragingRound) -> int:
+    """The round that a phase belongs to, as people count: from 1."""
+    return current.k + 1 if current.summed else current.k
+
+
 def is_last(current: Any) -> bool:
     """Whether a round ends the run."""
     return current.phase == "finish" if isinstance(current, AveragingRound) else isinstance(current.ask, Finish)

@@ -1,20 +1,24 @@
 """A session with all parties of a run: open, check, begin, and one round trip for each round."""
 
 import asyncio
+import functools
 import secrets
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections import Counter
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 import grpc
 from google.protobuf.message import Message
 
 from contracts.party.v1 import party_service_pb2 as pb
 from privacy.aggregation import SumDesk
+from privacy.fedbio_rounds import SurvivorsSum
 from privacy.release import Addend, Release
 from privacy.rounds import Vector
 from services.coordinator.fleet import PREPARE_SECONDS, Fleet, PartyLost, PartyRefused, as_party_error, call
+from services.coordinator.recovery import Read, RecoverableRounds, RecoveringCodec
 from services.wire import metrics
 from services.wire.framing import chunks, receive
 from services.wire.tensors import Blobs, MessageInvalid
@@ -76,6 +80,7 @@ class Session:
     opened: Sequence[pb.OpenSessionResponse] = ()
     _codec: Codec | None = None
     _desk: SumDesk | None = None
+    _recovery: RecoverableRounds | None = None
     _streams: list[Any] = field(default_factory=list)
     _channels: list[grpc.aio.Channel] = field(default_factory=list)
 
@@ -108,7 +113,7 @@ class Session:
 
     def _check_columns(self) -> None:
         first = self.opened[0]
-        for name, answer in zip(self.names, self.opened, strict=True):
+        for name, answer in self._answers:
             if (answer.features, answer.column_digest) != (first.features, first.column_digest):
                 raise ColumnsDiffer(
                     f"{name}'s {answer.features} columns are not {self.names[0]}'s {first.features}, by name and "
@@ -117,7 +122,7 @@ class Session:
 
     def _check_rows(self) -> None:
         first = self.opened[0]
-        for name, answer in zip(self.names, self.opened, strict=True):
+        for name, answer in self._answers:
             if answer.rows != first.rows:
                 raise RowsDiffer(
                     f"{name} has {answer.rows} rows where {self.names[0]} has {first.rows}: align the tables by id, "
@@ -139,7 +144,13 @@ class Session:
             peer_addresses=[self.fleet.address(name) for name in self.names],
             outputs=codec.outputs,
         )
-        await _all([call(name, self._method(name, "BeginSession", request), PREPARE_SECONDS) for name in self.names])
+        requests = dict.fromkeys(self.names, request)
+        if self._recovers:
+            program = cast("RecoveringCodec", codec)  # the spec lets no other algorithm ask for recovery
+            self._recovery = RecoverableRounds(self, program, self._desk, self.spec, self.session_id)
+            requests = {name: self._from_its_newest(request, answer) for name, answer in self._answers}
+        beginning = [self._method(name, "BeginSession", request) for name, request in requests.items()]
+        await _all([call(name, begin, PREPARE_SECONDS) for name, begin in zip(requests, beginning, strict=True)])
         attach = pb.ExchangeRequest(attach=pb.Attach(session_id=self.session_id)).SerializeToString()
         for name in self.names:
             channel = self.fleet.bulk_channel(name)
@@ -151,6 +162,32 @@ class Session:
             self._streams.append(exchange())
         await _all([self._attach(index, attach) for index in range(len(self.names))])
 
+    @property
+    def _recovers(self) -> bool:
+        return self.spec.privacy.aggregation.recovery
+
+    @property
+    def _answers(self) -> list[tuple[str, pb.OpenSessionResponse]]:
+        return list(zip(self.names, self.opened, strict=True))
+
+    def common_checkpoint(self, committed: int) -> int:
+        """The newest committed checkpoint that every party can read; 0 begins anew.
+
+        With recovery, those that a sum needs are enough: the others come back from an older one of their own.
+        """
+        needed = len(self.names)
+        if self._recovers:
+            needed = self.spec.privacy.aggregation.needed(self.spec.sampled, len(self.names))
+        holders = Counter(k for answer in self.opened for k in set(answer.checkpoints))
+        return max((k for k, count in holders.items() if count >= needed and k <= committed), default=0)
+
+    @staticmethod
+    def _from_its_newest(request: pb.BeginSessionRequest, answer: pb.OpenSessionResponse) -> pb.BeginSessionRequest:
+        own = pb.BeginSessionRequest()
+        own.CopyFrom(request)
+        own.checkpoint = max((k for k in answer.checkpoints if k <= request.checkpoint), default=0)
+        return own
+
     async def _attach(self, index: int, message: bytes) -> None:
         try:
             async with asyncio.timeout(self.spec.round_seconds):
@@ -158,41 +195,76 @@ class Session:
         except TimeoutError:
             raise PartyLost(self.names[index], f"no stream within {self.spec.round_seconds:g} s") from None
 
-    async def exchange(self, release: Release[Any]) -> Vector | None:
+    @property
+    def left(self) -> Mapping[int, PartyLost]:
+        """Parties that the session has gone on without, and how they were lost."""
+        return self._recovery.left if self._recovery is not None else {}
+
+    async def exchange(self, release: Release[Any]) -> Vector | SurvivorsSum | None:
         """One round: the instruction to its participants, and the sum of what they contribute."""
         codec = self._codec
         assert codec is not None and self._desk is not None  # noqa: S101, PT018 (begin has set them)
-        self.traffic.rounds += 1
         started = time.perf_counter()
-        instruction, blobs = codec.encode(self.traffic.rounds, release)
-        envelope: dict[str, Any] = {codec.body: instruction}
-        messages = [pb.ExchangeRequest(**envelope).SerializeToString()]
-        messages += [pb.ExchangeRequest(chunk=chunk).SerializeToString() for chunk in chunks(blobs)]
-        # A round that names no participants is for everyone.
-        chosen: Sequence[int] = getattr(release.content, "participants", None) or range(len(self.names))
-        addends = await _all([self._round_trip(codec, index, messages, release) for index in chosen])
+        if self._recovery is not None:
+            outcome: Vector | SurvivorsSum | None = await self._recovery.exchange(release.content)
+        else:
+            outcome = await self._exchange(codec, self._desk, release)
         metrics.ROUNDS.labels(codec.body).inc()
         metrics.STEP_SECONDS.labels(codec.body).observe(time.perf_counter() - started)
+        return outcome
+
+    async def _exchange(self, codec: Codec, desk: SumDesk, release: Release[Any]) -> Vector | None:
+        instruction, blobs = codec.encode(self.next_number(), release)
+        messages = [_serialised(codec, instruction), *_serialised_chunks(blobs)]
+        # A round that names no participants is for everyone.
+        chosen: Sequence[int] = getattr(release.content, "participants", None) or range(len(self.names))
+
+        def read(message: Any, blobs: Blobs) -> Addend | None:
+            return codec.decode(message, blobs, release)
+
+        addends = await _all([self._round_trip(codec, index, messages, read) for index in chosen])
         summed = [addend for addend in addends if addend is not None]
-        return self._desk.open(summed, chosen) if summed else None
+        return desk.open(summed, chosen) if summed else None
+
+    def next_number(self) -> int:
+        """A number for the next round trip."""
+        self.traffic.rounds += 1
+        return self.traffic.rounds
+
+    async def ask(self, messages: Mapping[int, Message], blobs: Blobs, read: Read) -> dict[int, Any]:
+        """One round trip with some parties: their answers, or how they were lost. Refusals are raised."""
+        codec = self._codec
+        assert codec is not None  # noqa: S101 (begin has set it)
+        following = _serialised_chunks(blobs)
+        trips = [
+            self._round_trip(codec, index, [_serialised(codec, one), *following], functools.partial(read, index))
+            for index, one in messages.items()
+        ]
+        answers = await asyncio.gather(*trips, return_exceptions=True)
+        for answer in answers:
+            if isinstance(answer, BaseException) and not isinstance(answer, PartyLost):
+                raise answer
+        return dict(zip(messages, answers, strict=True))
+
+    def hang_up(self, party: int) -> None:
+        """End the stream of a party that the session goes on without."""
+        self._streams[party].cancel()
 
     async def _round_trip(
-        self, codec: Codec, index: int, messages: list[bytes], release: Release[Any]
-    ) -> Addend | None:
-        party = self.names[index]
+        self, codec: Codec, index: int, messages: list[bytes], read: Callable[[Any, Blobs], Any]
+    ) -> Any:
+        party, number = self.names[index], self.traffic.rounds
         try:
             async with asyncio.timeout(self.spec.round_seconds):
                 await self._write(index, messages)
                 answer = await self._read(index)
                 body = answer.WhichOneof("body")
-                if body != codec.body or getattr(answer, body).round != self.traffic.rounds:
+                if body != codec.body or getattr(answer, body).round != number:
                     raise MessageInvalid("the answer belongs to another round")
                 blobs = await receive(answer, lambda: self._read(index))
-                return codec.decode(getattr(answer, body), blobs, release)
+                return read(getattr(answer, body), blobs)
         except TimeoutError:
-            raise PartyLost(
-                party, f"round {self.traffic.rounds} took more than {self.spec.round_seconds:g} s"
-            ) from None
+            raise PartyLost(party, f"round {number} took more than {self.spec.round_seconds:g} s") from None
         except MessageInvalid as error:
             raise PartyRefused(party, "MESSAGE_INVALID", f"its answer is unusable: {error}") from None
 
@@ -240,6 +312,15 @@ class Session:
         request = pb.CloseSessionRequest(session_id=self.session_id)
         closing = [call(name, self._method(name, "CloseSession", request), CLOSE_SECONDS) for name in self.names]
         await asyncio.gather(*closing, return_exceptions=True)
+
+
+def _serialised(codec: Codec, instruction: Message) -> bytes:
+    envelope: dict[str, Any] = {codec.body: instruction}
+    return pb.ExchangeRequest(**envelope).SerializeToString()
+
+
+def _serialised_chunks(blobs: Blobs) -> list[bytes]:
+    return [pb.ExchangeRequest(chunk=chunk).SerializeToString() for chunk in chunks(blobs)]
 
 
 async def _all(calls: Sequence[Any]) -> list[Any]:

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -12,7 +13,8 @@ from numerics.participation import participants
 from numerics.storm import Schedule, Vector
 from numerics.streams import stream
 from privacy.fedbio_rounds import AveragingRound
-from privacy.release import Addend, Release
+from privacy.recovery import AskDisclosure, AskKey, AskShares, AskValues, StepUnexpected
+from privacy.release import Release
 from services.party.checkpoints import CheckpointMissing, scalar
 from services.party.fedbio_tasks import Task, task_of
 from services.party.roles import Place, Plan
@@ -37,6 +39,8 @@ class State:
 
     inner: fedbio.State
     done: int = 0
+    left: frozenset[int] = frozenset()
+    """Parties that the run has gone on without; they take part in nothing more of this session."""
 
 
 @dataclass(frozen=True)
@@ -69,19 +73,32 @@ class FedbioRole:
         return decode_instruction(message, blobs)
 
     def plan(self, state: State, instruction: AveragingRound) -> Plan:
-        """Carry out one phase, for exactly the participants that the seed names."""
-        self._check_participants(instruction)
+        """Carry out one phase, for exactly the participants that the seed names and that have not left."""
+        recovery, step = self._place.recovery, instruction.step
+        self._check_step(instruction)
+        if recovery is not None and isinstance(step, AskDisclosure):  # about participants that were checked before
+            settled = recovery.settle(step)
+            left = state.left | settled.content.disclosure.key_shares.keys()
+            return Plan(replace(state, left=left), release=settled)
+        state = replace(state, left=self._check_participants(state, instruction))
         match instruction.phase:
             case "checkpoint":
                 return Plan(replace(state, done=instruction.k), checkpoint=instruction.k)
             case "finish":
                 inner, _ = self._contribute(state, Asked("conclude", instruction.k, instruction.mean))
                 return Plan(replace(state, inner=inner), finished=True)
+        match step:
+            case AskKey() if recovery is not None:
+                return Plan(state, release=recovery.offer())
+            case AskShares() if recovery is not None:
+                return Plan(state, release=recovery.seal(step))
+            case AskValues() if recovery is not None:
+                recovery.receive(step)
         inner, draft = self._contribute(state, Asked(instruction.phase, instruction.k, instruction.mean))
         return Plan(replace(state, inner=inner), draft, frozenset(instruction.participants))
 
     def encode(
-        self, number: int, instruction: AveragingRound, release: Release[Addend] | None
+        self, number: int, instruction: AveragingRound, release: Release[Any] | None
     ) -> tuple[fedbio_pb2.Contribution, Blobs]:
         """The contribution to a phase."""
         return encode_contribution(number, instruction, release)
@@ -108,16 +125,33 @@ class FedbioRole:
     def _contribute(self, state: State, asked: Asked) -> tuple[fedbio.State, Vector]:
         return self._party.contribute(state.inner, asked, self._randomness)
 
-    def _check_participants(self, instruction: AveragingRound) -> None:
-        """A coordinator that chose for itself could open two sums that differ by one party."""
+    def _check_step(self, instruction: AveragingRound) -> None:
+        recovers = self._place.recovery is not None
+        if (instruction.step is not None) != (recovers and instruction.summed):
+            stands = (
+                "asks for recovery: its sums, and nothing else, go" if recovers else "asks for no recovery: no sum goes"
+            )
+            raise StepUnexpected(f"the run's spec {stands} by steps; the {instruction.phase} phase came otherwise")
+
+    def _check_participants(self, state: State, instruction: AveragingRound) -> frozenset[int]:
+        """Refuse participants that the coordinator chose for itself; the answer is who has left.
+
+        It could open two sums that differ by one party. With recovery a party may be missing, but never come back.
+        """
+        recovers = self._place.recovery is not None
         sampled = self._train.parties_per_round if instruction.phase in ("variables", "momenta") else None
         spec = self._place.spec
         wanted = participants(spec.seed, instruction.k, len(spec.parties), sampled)
-        if instruction.participants != wanted:
+        if not recovers and instruction.participants == wanted:
+            return state.left
+        named = frozenset(instruction.participants)
+        if not recovers or not named <= frozenset(wanted) - state.left or self._place.index not in named:
+            gone = f" without {sorted(state.left)}, who left" if state.left else ""
             raise ParticipantsRefused(
                 f"the {instruction.phase} phase of round {instruction.k} is for parties {list(wanted)}, as the run's "
-                f"seed has it, not for {list(instruction.participants)}"
+                f"seed has it{gone}, not for {list(instruction.participants)}"
             )
+        return state.left | (frozenset(wanted) - named)
 
     def _restore(self, fresh: State, tensors: Mapping[str, Tensor]) -> State:
         def blocks(kind: str) -> fedbio.Blocks:

@@ -22,11 +22,14 @@ from party.ldp_dsbo import NeighbourMissing, NoDataLeft, UnusableState
 from party.ldp_dsbo import StepMismatch as AgentStepMismatch
 from party.ldp_objectives import InvalidBounds
 from party.models import InvalidModelSize, ModelImportRefused, ModelShapeMismatch, UnknownModel
+from privacy.dropout import BothSharesAsked, SharesMissing, SharesNotForUs
 from privacy.ldp_accounting import AccountingError
 from privacy.ledger import BudgetExhausted, LedgerConflict
 from privacy.pairwise import NotAParticipant, RoundReused
+from privacy.recovery import StepUnexpected
 from privacy.ring import NotRingElements, RingTooSmall, ValueNotFinite, ValueOutOfRange
 from privacy.session_keys import KeyRejected
+from privacy.shamir import ThresholdImpossible
 from privacy.trees import TooFewParties
 from privacy.two_tree import SubtreeIncomplete, UnexpectedPartialSum
 from services.party.checkpoints import CheckpointMissing, ModelMissing, StorageFailed
@@ -69,6 +72,11 @@ CATALOGUE: Catalogue = {
     SessionNotBegun: Refusal(StatusCode.FAILED_PRECONDITION, "SESSION_UNKNOWN"),
     KeyRejected: Refusal(StatusCode.PERMISSION_DENIED, "KEY_REFUSED"),
     RoundMismatch: Refusal(StatusCode.FAILED_PRECONDITION, "ROUND_MISMATCH"),
+    StepUnexpected: Refusal(StatusCode.FAILED_PRECONDITION, "ROUND_MISMATCH"),
+    BothSharesAsked: Refusal(StatusCode.PERMISSION_DENIED, "BOTH_SHARES_ASKED"),
+    SharesNotForUs: Refusal(StatusCode.PERMISSION_DENIED, "SHARES_REFUSED"),
+    SharesMissing: Refusal(StatusCode.FAILED_PRECONDITION, "SHARES_REFUSED"),
+    ThresholdImpossible: Refusal(StatusCode.PERMISSION_DENIED, "POLICY_REFUSED"),
     RoundReused: Refusal(StatusCode.FAILED_PRECONDITION, "ROUND_MISMATCH"),
     OutcomeUnexpected: Refusal(StatusCode.FAILED_PRECONDITION, "ROUND_MISMATCH"),
     AsysqnDiverged: Refusal(StatusCode.OUT_OF_RANGE, "DIVERGED"),

@@ -10,7 +10,7 @@ from torch import Tensor
 from privacy.asysqn_rounds import RowsName
 from privacy.ledger import Ledger
 from privacy.noise import KeyedNoise
-from privacy.release import Addend, Release
+from privacy.release import RecoveryGate, Release
 from privacy.rounds import Vector
 from services.party.peers import PeerPlane
 from services.party.tables import TableShelf
@@ -60,6 +60,8 @@ class Place:
     """The other parties."""
     secrets: Callable[[str], Mapping[int, bytes]] | None = None
     """Derives secrets with every other party for one purpose."""
+    recovery: RecoveryGate | None = None
+    """Hides addends of sums that go on without a lost party; None where the spec does not ask for that."""
     label_holder: SlopesDesk | None = None
     """The coordinator, for slopes of the loss; None where this party's configuration does not name its address."""
     run_id: str = ""
@@ -79,6 +81,8 @@ class Plan:
     """The addend to a secure sum; None where the round only acknowledges."""
     participants: frozenset[int] | None = None
     """Whose addends make the sum; None for all parties."""
+    release: Release[Any] | None = None
+    """What a gate has made already: the answer to a step of a sum that asks for no value."""
     checkpoint: int | None = None
     """Write the new state as this checkpoint before acknowledging."""
     finished: bool = False
@@ -100,7 +104,7 @@ class Role(Protocol):
     def plan(self, state: Any, instruction: Any) -> Plan:
         """What an instruction would do."""
 
-    def encode(self, number: int, instruction: Any, release: Release[Addend] | None) -> tuple[Message, Blobs]:
+    def encode(self, number: int, instruction: Any, release: Release[Any] | None) -> tuple[Message, Blobs]:
         """The answer."""
 
     def tensors(self, state: Any) -> dict[str, Tensor]:

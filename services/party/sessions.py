@@ -12,7 +12,8 @@ from typing import Any
 from google.protobuf.message import Message
 
 from privacy.aggregation import Pairwise, ring_of, trees_of
-from privacy.release import Addend, Plain, Release, SumGate, TreeGate
+from privacy.recovery import RecoverableSums
+from privacy.release import Addend, Plain, RecoveryGate, Release, SumGate, TreeGate
 from privacy.rounds import Vector
 from privacy.session_keys import SessionKey, SignedKey, pair_secret, verify_signed_key
 from services.party import asysqn_role, bambi_role, fedbio_role, hgp_role, ldp_dsbo_role
@@ -149,7 +150,7 @@ class Session:
     ) -> None:
         """Agree on masks with the other parties and load what to begin from."""
         place = replace(self.place, upper_sizes=upper_sizes, outputs=outputs, peers=peers)
-        place = replace(place, secrets=functools.partial(self._secrets, keys, ca))
+        place = replace(place, secrets=functools.partial(self._secrets, keys, ca), recovery=self._recovery(keys, ca))
 
         def prepare() -> tuple[Role, Any]:
             role = ALGORITHMS[place.spec.train.algorithm].role(place)
@@ -158,7 +159,7 @@ class Session:
                 raise CheckpointMissing(f"the checkpoint says {int(saved['k'])} where {checkpoint} is asked for")
             return role, role.begin(saved)
 
-        protect = self._protection(keys, ca, peers)
+        protect = self._protection(keys, ca, peers, place.recovery)
         async with self._turn:
             if self._role is not None:
                 # The same keys again would mask other values with the masks that are used up already.
@@ -185,7 +186,9 @@ class Session:
                 plan = await role.act(self._state, instruction)
             else:
                 plan = await self._compute(role.plan, self._state, instruction)
-            release = None if plan.draft is None else await protect(number, plan.draft, plan.participants)
+            release = plan.release
+            if plan.draft is not None:
+                release = await protect(number, plan.draft, plan.participants)
             await self._keep(role, plan)
             self._state, self._round, self._digest = plan.state, number, digest
             self._answer = role.encode(number, instruction, release)
@@ -207,8 +210,27 @@ class Session:
                 reports = await self._compute(role.reports, plan.state)
                 await self._compute(self.store.save_reports, self.run_id, reports)
 
-    def _protection(self, keys: Sequence[SignedKey], ca: bytes, peers: PeerPlane) -> Protect:
+    def _recovery(self, keys: Sequence[SignedKey], ca: bytes) -> RecoveryGate | None:
+        settings, sampled = self.place.spec.privacy.aggregation, self.place.spec.sampled
+        if not settings.recovery or self.predicts:
+            return None
+        needed = functools.partial(settings.needed, sampled)
+        names, secrets = dict(enumerate(self.names)), self._secrets(keys, ca, "shares")
+        sums = RecoverableSums(self.place.index, self.session_id, names, secrets, ring_of(settings), needed)
+        return RecoveryGate(sums)
+
+    def _protection(
+        self, keys: Sequence[SignedKey], ca: bytes, peers: PeerPlane, recovery: RecoveryGate | None
+    ) -> Protect:
         settings = self.place.spec.privacy.aggregation
+        if recovery is not None:
+            everyone = frozenset(range(len(self.names)))
+
+            async def hide(_: int, draft: Vector, participants: frozenset[int] | None) -> Release[Addend]:
+                hidden: Release[Addend] = await self._compute(recovery.release, draft, participants or everyone)
+                return hidden
+
+            return hide
         if settings.kind == "two_tree":
             gate = TreeGate(self.place.index, trees_of(len(self.names)), ring_of(settings))
             return lambda number, draft, _: peers.sum_up_trees(gate, number, draft)  # always over all parties
