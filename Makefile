@@ -14,7 +14,7 @@ SOURCES := pyproject.toml setup.py constraints.txt $(shell find protos -name '*.
 export OMP_NUM_THREADS ?= 1
 
 .DEFAULT_GOAL := help
-.PHONY: help install venv demo test check e2e torture bench clean
+.PHONY: help install venv demo test check e2e torture bench peers clean
 
 help:  ## List the targets
 	@sed -n 's/^\([a-z0-9]*\):.*## \(.*\)/  make \1|\2/p' Makefile | awk -F'|' '{ printf "%-16s %s\n", $$1, $$2 }'
@@ -63,6 +63,14 @@ torture: $(STAMP)  ## Run faults, fuzzing and reproductions at full length
 
 bench: $(STAMP)  ## Run every benchmark; rows and pictures land in out/bench
 	$(BIN)/parley bench all --out out/bench
+
+# Each in a virtualenv of its own: their pins are not ours. `parley bench peers` looks in out/peers, or in PARLEY_PEERS.
+PARLEY_PEERS ?= out/peers
+peers:  ## Install Flower and NVIDIA FLARE beside Parley, for `parley bench peers`
+	$(PYTHON) -m venv $(PARLEY_PEERS)/flower
+	$(PARLEY_PEERS)/flower/bin/python -m pip install --disable-pip-version-check --quiet flwr==1.41.0 numpy
+	$(PYTHON) -m venv $(PARLEY_PEERS)/nvflare
+	$(PARLEY_PEERS)/nvflare/bin/python -m pip install --disable-pip-version-check --quiet nvflare==2.9.0
 
 clean:  ## Remove .venv, generated stubs, caches and results
 	rm -rf $(VENV) contracts build dist *.egg-info out
