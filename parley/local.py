@@ -94,7 +94,10 @@ class LocalFederation:
         environment = {"OMP_NUM_THREADS": "1", **os.environ}
         with (self.directory / f"{name}.log").open("ab") as log:
             self.processes[name] = subprocess.Popen(  # noqa: S603 (our own modules)
-                [*command, "--ready-file", str(ready)], stdout=log, stderr=log, env=environment
+                [*command, "--ready-file", str(ready), "--parent", str(os.getpid())],
+                stdout=log,
+                stderr=log,
+                env=environment,
             )
 
     def wait_until_ready(self, name: str) -> None:

@@ -4,6 +4,7 @@ import argparse
 import asyncio
 import json
 import logging
+import os
 import signal
 import sys
 import traceback
@@ -13,6 +14,8 @@ from pathlib import Path
 import grpc
 
 GRACE_SECONDS = 5.0
+PARENT_SECONDS = 1.0
+"""How often a service looks whether the process that started it is still there."""
 logger = logging.getLogger(__name__)
 
 
@@ -39,6 +42,7 @@ def arguments(description: str) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=description)
     parser.add_argument("--config", type=Path, required=True, help="the service's YAML configuration")
     parser.add_argument("--ready-file", type=Path, help="written with the address once the service listens")
+    parser.add_argument("--parent", type=int, metavar="PID", help="end when this process, which started it, has ended")
     return parser.parse_args()
 
 
@@ -49,21 +53,32 @@ def run(main: Callable[[argparse.Namespace], Awaitable[None]], description: str)
     logging.basicConfig(level=logging.INFO, handlers=[handler])
     given = arguments(description)
     try:
-        asyncio.run(_until_stopped(main(given)))
+        asyncio.run(_until_stopped(main(given), given.parent))
     except (ValueError, OSError) as error:
         sys.stderr.write(f"error: {error}\n")
         raise SystemExit(2) from None
 
 
-async def _until_stopped(main: Awaitable[None]) -> None:
+async def _until_stopped(main: Awaitable[None], parent: int | None) -> None:
     task = asyncio.ensure_future(main)
     loop = asyncio.get_running_loop()
     for name in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(name, task.cancel)
+    watch = None if parent is None else asyncio.create_task(_cancel_without(parent, task))
     try:
         await task
     except asyncio.CancelledError:
         logger.info("stopped")
+    finally:
+        if watch is not None:
+            watch.cancel()
+
+
+async def _cancel_without(parent: int, task: asyncio.Future[None]) -> None:
+    """A federation on one machine must not outlive the program that started it, however that ended."""
+    while os.getppid() == parent:  # noqa: ASYNC110 (no event tells of another process)
+        await asyncio.sleep(PARENT_SECONDS)
+    task.cancel()
 
 
 async def serve(server: grpc.aio.Server, address: str, ready_file: Path | None) -> None:

@@ -25,6 +25,13 @@ def services_of(marker: str) -> list[int]:
     return found
 
 
+def alive(process: int) -> bool:
+    try:
+        return Path(f"/proc/{process}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
+    except OSError:
+        return False
+
+
 def start(out: Path, marker: str, *options: str) -> subprocess.Popen[str]:
     command = [sys.executable, "-m", "parley", "demo", "--out", str(out), *options]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PARLEY_DEMO_MARKER": marker}
@@ -65,3 +72,20 @@ def test_an_interrupted_demo_takes_its_processes_with_it(number, tmp_path):
     assert process.returncode == 128 + number, output
     assert "Traceback" not in output
     assert services_of(marker) == []
+
+
+def test_services_end_with_the_program_that_started_them_even_if_it_is_killed(tmp_path):
+    program = (
+        "import sys, time, pathlib\n"
+        "from parley import LocalFederation\n"
+        "with LocalFederation(pathlib.Path(sys.argv[1]), {}, {}) as local:\n"
+        "    print(local.processes['coordinator'].pid, flush=True)\n"
+        "    time.sleep(600)\n"
+    )
+    with subprocess.Popen([sys.executable, "-c", program, str(tmp_path)], stdout=subprocess.PIPE, text=True) as starter:
+        service = int(starter.stdout.readline())
+        starter.kill()
+    deadline = time.monotonic() + 60
+    while alive(service):
+        assert time.monotonic() < deadline, f"process {service} outlives its federation"
+        time.sleep(0.1)
