@@ -175,3 +175,14 @@ def test_a_cnn_and_a_logistic_and_a_regression_model_train(client):
         privacy__labels={"mechanism": "off"},
     )
     assert client.start(ridge).result()["test r2"] > 0.5
+
+
+def test_a_notebook_gets_a_card_and_the_curves_of_a_run(client):
+    run = client.start(spec())
+    metrics = run.follow()
+    assert metrics == run.metrics
+    assert run.run_id in run._repr_html_()
+    assert "test accuracy" in run._repr_html_()
+    losses, quality = run.plot().axes
+    assert {line.get_label() for line in losses.lines} >= {"upper loss", "test loss"}
+    assert {line.get_label() for line in quality.lines} == {"test accuracy"}
