@@ -10,12 +10,14 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from parley.client import Federation, RequestRefused, Run, connect
+    from parley.estimator import FederatedClassifier
     from parley.local import LocalFederation
 
-__all__ = ["Federation", "LocalFederation", "RequestRefused", "Run", "connect"]
+__all__ = ["FederatedClassifier", "Federation", "LocalFederation", "RequestRefused", "Run", "connect"]
 
 _HOMES = dict.fromkeys(("Federation", "RequestRefused", "Run", "connect"), "parley.client")
 _HOMES["LocalFederation"] = "parley.local"
+_HOMES["FederatedClassifier"] = "parley.estimator"
 
 
 def __getattr__(name: str) -> Any:

@@ -4,8 +4,9 @@ The role code and the spec are those of the services; nothing is masked, encoded
 key and the run's id the labels carry the very same noise, so what is left between the two results is the federation.
 """
 
+import functools
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,10 +15,11 @@ from threadpoolctl import threadpool_limits
 
 import coordinator.bambi as coordinator
 import party.bambi as party
+from numerics.losses import Loss
 from numerics.streams import stream
 from privacy.ledger import open_ledger
 from privacy.noise import new_key
-from privacy.rounds import Finish, Vector
+from privacy.rounds import Finish, RowsForward, Vector
 from services.coordinator.labels import LabelShelf, check_rows, loss_of, make_gate
 from services.party.bambi_role import features_of, model_of, upper_size
 from services.party.preprocessing import table_of_run
@@ -43,6 +45,8 @@ class PooledRun:
     """Every report, oldest first."""
     rounds: int
     seconds: float
+    predict: Callable[[Sequence[Table]], Vector]
+    """Scores, (rows, outputs), of rows that each party's table holds, in the order of the parties."""
 
 
 def train_pooled(
@@ -54,27 +58,49 @@ def train_pooled(
     run_id: str = "pooled",
 ) -> PooledRun:
     """Train `spec` on every party's table at once. `noise_key` and `run_id` repeat a run's label noise."""
+    loaded = [table_of_run(tables[entry.name], spec, m, dense=True) for m, entry in enumerate(spec.parties)]
+    return train_tables(spec, loaded, labels.load(spec), noise_key=noise_key, run_id=run_id)
+
+
+def train_tables(
+    spec: RunSpec, loaded: Sequence[Table], known: Labels, *, noise_key: bytes | None = None, run_id: str = "pooled"
+) -> PooledRun:
+    """The same with tables and labels that are in memory already, in the order of the parties."""
     started = time.perf_counter()
     if not isinstance(spec.train, BambiSpec):
         raise PooledUnsupported(f"{spec.train.algorithm} has no labels in one place to pool: compare a bambi run")
-    known = labels.load(spec)
-    loaded = [table_of_run(tables[entry.name], spec, m, dense=True) for m, entry in enumerate(spec.parties)]
     for entry, table in zip(spec.parties, loaded, strict=True):
         check_rows(known, len(table), bytes.fromhex(id_digest(table.ids)), entry.name)
     rows = divide(spec.split, len(known), stream(spec.seed, "split"))
-    _, outputs = loss_of(spec, known)
+    loss, outputs = loss_of(spec, known)
     plan = coordinator.Plan(spec.train, rows, spec.seed)
     gate = make_gate(spec, known, plan, open_ledger("sqlite://"), noise_key or new_key(), run_id)
     problem = coordinator.Problem(plan, gate.loss, gate, outputs, spec.dtype, spec.evaluate_every, checkpoint_every=0)
     reports: list[coordinator.Report] = []
     torch.set_num_threads(1)  # as in a party: matrices this small lose more to a second thread than they gain
     with threadpool_limits(1):
-        rounds = _drive(problem, _blocks(spec, loaded, plan, outputs), reports)
+        rounds, states = _drive(problem, _blocks(spec, loaded, plan, outputs), reports)
     metrics = {name: value for report in reports for name, value in report.metrics.items()}
-    return PooledRun(metrics, reports, rounds, time.perf_counter() - started)
+    seconds = time.perf_counter() - started
+    return PooledRun(metrics, reports, rounds, seconds, functools.partial(_predict, spec, plan, states, loss, outputs))
 
 
-def _blocks(spec: RunSpec, tables: list[Table], plan: coordinator.Plan, outputs: int) -> list[party.Block]:
+def _predict(
+    spec: RunSpec,
+    plan: coordinator.Plan,
+    states: Sequence[party.State],
+    loss: Loss,
+    outputs: int,
+    tables: Sequence[Table],
+) -> Vector:
+    ask = RowsForward("all", 0, len(tables[0]))
+    with threadpool_limits(1):
+        blocks = _blocks(spec, tables, plan, outputs)
+        addends = [party.contribute(block, state, ask)[1] for block, state in zip(blocks, states, strict=True)]
+        return loss.predict(np.sum(addends, axis=0).reshape(-1, outputs))
+
+
+def _blocks(spec: RunSpec, tables: Sequence[Table], plan: coordinator.Plan, outputs: int) -> list[party.Block]:
     places = [Place(spec, m, table, _no_labels, (), None) for m, table in enumerate(tables)]
     sizes = tuple(upper_size(place) for place in places)
     return [
@@ -89,7 +115,9 @@ def _no_labels() -> Labels:
     raise LookupError("in a vertical run the coordinator holds the labels")
 
 
-def _drive(problem: coordinator.Problem, blocks: list[party.Block], reports: list[coordinator.Report]) -> int:
+def _drive(
+    problem: coordinator.Problem, blocks: list[party.Block], reports: list[coordinator.Report]
+) -> tuple[int, list[party.State]]:
     states = [party.start(block) for block in blocks]
     rounds = coordinator.rounds(problem, 0, reports.append)
     current, count = next(rounds), 1
@@ -102,4 +130,6 @@ def _drive(problem: coordinator.Problem, blocks: list[party.Block], reports: lis
             addends.append(addend)
         current = rounds.send(np.sum(addends, axis=0))
         count += 1
-    return count
+    if current.outcome is not None:
+        states = [party.apply(block, state, current.outcome) for block, state in zip(blocks, states, strict=True)]
+    return count, states

@@ -1,0 +1,244 @@
+"""A scikit-learn estimator on a federation of local parties, for whoever wants to try before deploying.
+
+>>> from sklearn.datasets import load_breast_cancer
+>>> X, y = load_breast_cancer(return_X_y=True)
+>>> with parley.FederatedClassifier(parties=3) as model:
+...     print(model.fit(X[:400], y[:400]).score(X[400:], y[400:]))
+
+The columns of X are dealt out to the parties, as if each organisation held some of them. `engine="processes"` starts a
+real coordinator and real parties, which talk gRPC over mutual TLS under the default protection, and keeps them until
+`close`; `engine="in_process"` runs the same code of the roles in one process, without wire and masks.
+"""
+
+import tempfile
+import weakref
+from collections.abc import Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Literal, Self
+
+import numpy as np
+import yaml
+from numpy.typing import NDArray
+from sklearn.base import BaseEstimator, ClassifierMixin
+from sklearn.utils import check_random_state
+from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.validation import check_is_fitted, validate_data
+
+from parley.client import Run
+from parley.local import LocalFederation
+from parley.pooled import train_tables
+from services.party.preprocessing import training_rows
+from spec.parsing import parse_spec
+from tables.loading import Labels, Table
+from tables.preprocessing import Declared, apply, fit
+
+TRAIN, ROWS = "train", "rows"
+"""Tables of a local party: what it learns from, and what it predicts."""
+SCALE: Literal["standard"] = "standard"
+
+
+class FederationClosed(RuntimeError):
+    """The processes that hold the trained model have been stopped."""
+
+
+class NotPortable(TypeError):
+    """A model that lives in running processes cannot be pickled."""
+
+
+class FederatedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
+    """A classifier whose columns are spread over parties: BAMBI learns an embedding at each and one model on top.
+
+    Parameters are those of scikit-learn's convention: set by `__init__`, read by `get_params`, used by `fit`.
+    """
+
+    _federation: LocalFederation | None = None
+    _finaliser: Any = None
+    _run: Run
+
+    def __init__(
+        self,
+        parties: int = 3,
+        *,
+        hidden: Sequence[int] = (32,),
+        embedding: int = 8,
+        steps: int = 20,
+        regularisation: float = 0.003,
+        epsilon: float | None = 3.0,
+        engine: Literal["processes", "in_process"] = "processes",
+        random_state: Any = None,
+    ) -> None:
+        """`epsilon` protects every label (None sends exact gradients); `steps` are upper iterations.
+
+        With fewer columns than `parties`, each column has a party of its own. `random_state` seeds the split and the
+        networks, never the noise: with `epsilon` set, two fits differ.
+        """
+        self.parties = parties
+        self.hidden = hidden
+        self.embedding = embedding
+        self.steps = steps
+        self.regularisation = regularisation
+        self.epsilon = epsilon
+        self.engine = engine
+        self.random_state = random_state
+
+    def fit(self, X: Any, y: Any) -> Self:
+        """Deal X's columns out to the parties and train."""
+        X, y = validate_data(self, X, y, dtype=np.float64, ensure_min_samples=2)
+        check_classification_targets(y)
+        self._check_parameters(X)
+        self.classes_, values = np.unique(y, return_inverse=True)
+        if len(self.classes_) < 2:
+            raise ValueError(f"y has one class, {self.classes_[0]!r}: a classifier needs two")
+        self.columns_ = np.array_split(np.arange(X.shape[1]), min(self.parties, X.shape[1]))
+        spec = self._spec(int(check_random_state(self.random_state).randint(2**31 - 1)))
+        if self.engine == "in_process":
+            self._fit_here(spec, X, values)
+        else:
+            self._fit_in_processes(spec, X, values)
+        return self
+
+    def predict_proba(self, X: Any) -> NDArray[np.float64]:
+        """Probability of each class, in the order of `classes_`."""
+        check_is_fitted(self)
+        X = validate_data(self, X, dtype=np.float64, reset=False)
+        if self.engine == "in_process":
+            tables = [apply(t.fitted, _table(X[:, c])) for t, c in zip(self._tables, self.columns_, strict=True)]
+            return np.asarray(self._predict(tables), dtype=np.float64)
+        if self._federation is None:
+            raise FederationClosed("the parties that hold the model have been stopped: fit again")
+        self._deal(ROWS, X)
+        return np.asarray(self._run.predict(ROWS).scores, dtype=np.float64)
+
+    def predict(self, X: Any) -> NDArray[Any]:
+        """The most probable class of each row."""
+        scores = self.predict_proba(X)
+        chosen: NDArray[Any] = self.classes_[scores.argmax(axis=1)]
+        return chosen
+
+    def close(self) -> None:
+        """Stop the parties; what they have learnt is gone with them."""
+        if self._finaliser is not None:
+            self._finaliser()
+        self._federation = self._finaliser = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __getstate__(self) -> Any:
+        if self._federation is not None:
+            raise NotPortable("the parties hold the model, each its part: keep the estimator, or fit with in_process")
+        return super().__getstate__()
+
+    def _check_parameters(self, X: NDArray[np.float64]) -> None:
+        if self.engine not in ("processes", "in_process"):
+            raise ValueError(f"engine is 'processes' or 'in_process', not {self.engine!r}")
+        if self.parties < 2:
+            raise ValueError(f"parties={self.parties}: a federation has two or more")
+        if X.shape[1] < 2:
+            raise ValueError("X has 1 feature(s): a federation needs two parties with a column each")
+
+    def _spec(self, seed: int) -> str:
+        """The run: embeddings and classifier learn from all rows; whoever evaluates holds rows back themselves."""
+        names = _names(len(self.columns_))
+        labels = {"mechanism": "off"} if self.epsilon is None else {"mechanism": "once", "epsilon": self.epsilon}
+        content = {
+            "name": "estimator",
+            "seed": seed,
+            "dtype": "float64",
+            "parties": names,
+            "table": TRAIN,
+            "split": {"lower": 1.0, "upper": "lower", "test": 0},
+            "train": {
+                "algorithm": "bambi",
+                "regularisation": self.regularisation,
+                "model": {"kind": "mlp", "hidden": [int(width) for width in self.hidden], "out": self.embedding},
+                "upper": {"steps": self.steps, "batch": None, "optimiser": {"kind": "adam", "step": 0.01}},
+                "lower": {"warmup_steps": 2},
+                "implicit": {"rounds": 4, "newton_rounds": 4},
+            },
+            "privacy": {"aggregation": {"minimum_parties": len(names)}, "labels": labels},
+            "evaluate_every": 0,
+            "checkpoint_every": 0,
+        }
+        return yaml.safe_dump(content)
+
+    def _fit_here(self, text: str, X: NDArray[np.float64], values: NDArray[np.intp]) -> None:
+        spec = parse_spec(text)
+        declared, tables = Declared(scale=SCALE), []
+        for index, columns in enumerate(self.columns_):
+            table = _table(X[:, columns])
+            tables.append(apply(fit(declared, table, training_rows(spec, index, len(table))), table))
+        names = tuple(str(index) for index in range(len(self.classes_)))
+        run = train_tables(spec, tables, Labels(tables[0].ids, values.astype(np.int64), names))
+        self._tables = [_without_rows(table) for table in tables]
+        self._predict, self.metrics_ = run.predict, run.metrics
+
+    def _fit_in_processes(self, text: str, X: NDArray[np.float64], values: NDArray[np.intp]) -> None:
+        if self._federation is not None and list(self._federation.tables) != _names(len(self.columns_)):
+            self.close()
+        if self._federation is None:
+            self._directory = Path(tempfile.mkdtemp(prefix="parley-estimator-"))
+        self._deal(TRAIN, X)
+        _save(self._directory / "labels.npz", label=values)
+        if self._federation is None:
+            self._open()
+        self._run = self._client.start(text)
+        self.metrics_ = self._run.result()
+
+    def _open(self) -> None:
+        names = _names(len(self.columns_))
+        preprocess = {"scale": SCALE}
+        tables: dict[str, dict[str, dict[str, Any]]] = {
+            name: {
+                TRAIN: {"path": self._directory / f"{name}-{TRAIN}.npz", "preprocess": preprocess},
+                ROWS: {"path": self._directory / f"{name}-{ROWS}.npz"},
+            }
+            for name in names
+        }
+        labels = {TRAIN: {"path": self._directory / "labels.npz"}}
+        federation = LocalFederation(self._directory, tables, labels)
+        # Before it starts: whatever happens from here on, nothing is left running or lying about.
+        self._finaliser = weakref.finalize(self, _take_down, federation, self._directory)
+        federation.__enter__()
+        self._federation = federation
+        self._client = federation.connect()
+
+    def _deal(self, table: str, X: NDArray[np.float64]) -> None:
+        """Give each party its columns of X as a file of its own."""
+        for name, columns in zip(_names(len(self.columns_)), self.columns_, strict=True):
+            _save(self._directory / f"{name}-{table}.npz", x=X[:, columns])
+
+
+def _names(count: int) -> list[str]:
+    return [f"party-{index}" for index in range(count)]
+
+
+def _table(features: NDArray[np.float64]) -> Table:
+    """As a party loads it from its file."""
+    rows, width = features.shape
+    ids = np.array([str(row) for row in range(rows)])
+    return Table(ids, np.ascontiguousarray(features), [str(index) for index in range(width)], TRAIN)
+
+
+def _without_rows(table: Table) -> Table:
+    return Table(table.ids[:0], table.features[:0], table.columns, table.name, fitted=table.fitted)
+
+
+def _save(path: Path, **arrays: NDArray[Any]) -> None:
+    """Replace a file whole, so that a party never reads half of it."""
+    scratch = path.with_suffix(".partial.npz")
+    np.savez(scratch, **arrays)  # type: ignore[arg-type]
+    scratch.replace(path)
+
+
+def _take_down(federation: LocalFederation, directory: Path) -> None:
+    import shutil
+
+    federation.stop()
+    shutil.rmtree(directory, ignore_errors=True)
