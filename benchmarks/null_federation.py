@@ -33,16 +33,22 @@ def federation(
     names: Sequence[str],
     *,
     rows: int = ROWS,
-    features: int = FEATURES,
+    tables: Mapping[str, tuple[int, int]] | None = None,
     addresses: Mapping[str, str] | None = None,
 ) -> LocalFederation:
-    """A federation of random tables; `addresses` are dialled in place of the parties' own."""
-    write_tables(scratch / "data", names, rows, features)
+    """A federation of random tables, each of so many rows and columns; `train` is always there.
+
+    `addresses` are dialled in place of the parties' own.
+    """
+    sizes = {"train": (rows, FEATURES), **(tables or {})}
+    data = scratch / "data"
+    for table, (height, width) in sizes.items():
+        write_tables(data / table, names, height, width)
     parties = {name: {"address": address} for name, address in (addresses or {}).items()}
     return LocalFederation(
         scratch,
-        {name: {"train": {"path": scratch / "data" / f"{name}.parquet"}} for name in names},
-        {"train": {"path": scratch / "data" / "labels.parquet"}},
+        {name: {table: {"path": data / table / f"{name}.parquet"} for table in sizes} for name in names},
+        {table: {"path": data / table / "labels.parquet"} for table in sizes},
         policy={"aggregations": ["pairwise", "two_tree", "plain"], "minimum_parties": 1},
         coordinator_options={"parties": parties} if parties else {},
         ready_seconds=60.0 + 30.0 * len(names),  # they share a few cores to start on
@@ -68,12 +74,13 @@ def null_spec(
     steps: int,
     batch: int,
     directions: int = 0,
+    table: str = "train",
     train: Mapping[str, Any] | None = None,
 ) -> str:
     """Gradient steps on one trajectory (warm-up steps), or on 1 + `directions` of them (those of one upper iteration).
 
     Perturbed trajectories exist only within an upper iteration, so there the upper variable is one regularisation
-    coefficient for each party; its own three rounds are few beside `steps`.
+    coefficient for each party; its own three rounds are few beside `steps`. `train` replaces settings of the algorithm.
     """
     lower: dict[str, Any] = {"solver": "sgd", "batch": batch, "optimiser": {"step": 1e-3}}
     settings: dict[str, Any] = {"algorithm": "bambi", "hypergradient": "zeroth_order", "model": {"kind": "identity"}}
@@ -89,6 +96,7 @@ def null_spec(
     content = {
         "name": "null",
         "parties": list(names),
+        "table": table,
         "split": {"lower": 0.8, "upper": 0.2, "test": 0},
         "train": settings | dict(train or {}),
         "privacy": {
