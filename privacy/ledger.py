@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import json
 import math
+import sqlite3
 import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -106,6 +107,14 @@ class LedgerBroken(RuntimeError):
     """The chain of a run does not verify."""
 
 
+class LedgerUnusable(OSError):
+    """The ledger's database cannot be opened."""
+
+
+_DAMAGED = (sa.exc.DatabaseError, sqlite3.Error, UnicodeDecodeError)
+"""What a damaged file shows itself by: the driver decodes names and error texts out of it too."""
+
+
 @dataclass(frozen=True)
 class Budget:
     """What a run may spend on any one record's label."""
@@ -183,11 +192,22 @@ class Head:
 
 
 def open_ledger(url: str) -> Ledger:
-    """Return the ledger at a database URL, with durable commits on SQLite."""
+    """Return the ledger at a database URL, with durable commits on SQLite.
+
+    Raises:
+        LedgerUnusable: if the database cannot be opened, or is none.
+    """
     engine = sa.create_engine(url)
     if engine.dialect.name == "sqlite":
         sa.event.listen(engine, "connect", _make_sqlite_durable)
-    return Ledger(engine)
+    try:
+        return Ledger(engine)
+    except _DAMAGED as error:
+        where = engine.url.render_as_string(hide_password=True)
+        raise LedgerUnusable(
+            f"the ledger's database {where} cannot be opened ({type(error).__name__}): if the server or the disk is "
+            "away, bring it back; if the file is damaged, restore it from a backup, never start with an empty one"
+        ) from error
 
 
 class Ledger:
@@ -261,9 +281,16 @@ class Ledger:
             return {run: Budget(epsilon, delta) for run, epsilon, delta in connection.execute(query)}
 
     def entries(self, run: str) -> list[Entry]:
-        """Return a run's entries in order."""
-        with self._engine.connect() as connection:
-            return _entries(connection, run)
+        """Return a run's entries in order.
+
+        Raises:
+            LedgerBroken: if they cannot be read.
+        """
+        try:
+            with self._engine.connect() as connection:
+                return _entries(connection, run)
+        except _DAMAGED as error:
+            raise LedgerBroken(f"Run {run!r}: the database cannot be read ({type(error).__name__}).") from error
 
     def counts(self, run: str) -> Counters:
         """Return the per-record counters R_i of each mechanism."""
@@ -291,10 +318,13 @@ class Ledger:
         `expected`, a head that was kept elsewhere, must still be in the chain: it catches a ledger that was rewritten
         as a whole.
         """
-        with self._engine.connect() as connection:
-            head = _head_row(connection, run)
-            found = _entries(connection, run)
-            digest = _counters_hash(_raw_counters(connection, run))
+        try:
+            with self._engine.connect() as connection:
+                found = _entries(connection, run)
+                head = _whole_head(connection, run, found)
+                digest = _counters_hash(_raw_counters(connection, run))
+        except _DAMAGED as error:
+            raise LedgerBroken(f"Run {run!r}: the database cannot be read ({type(error).__name__}).") from error
         previous = _root(run, head["records"], head["budget_epsilon"], head["budget_delta"])
         hashes = [previous]
         for position, entry in enumerate(found):
@@ -434,7 +464,29 @@ def _require_same(entry: Entry, block: range, charge: Charge) -> None:
 
 def _entries(connection: sa.Connection, run: str) -> list[Entry]:
     query = sa.select(entries).where(entries.c.run == run).order_by(entries.c.sequence)
-    return [Entry(**row) for row in connection.execute(query).mappings()]
+    rows = list(connection.execute(query).mappings())
+    for position, row in enumerate(rows):
+        _require_kinds(entries, row, f"Run {run!r}: entry {position}")
+    return [Entry(**row) for row in rows]
+
+
+def _require_kinds(table: sa.Table, row: sa.RowMapping, what: str) -> None:
+    """A damaged file may hold bytes where a text was written: SQLite keeps a value's type with the value."""
+    for column in table.columns:
+        if not isinstance(row[column.name], column.type.python_type):
+            raise LedgerBroken(f"{what} holds a value in {column.name} that was never written there.")
+
+
+def _whole_head(connection: sa.Connection, run: str, found: list[Entry]) -> sa.RowMapping:
+    """The head of a run's chain; entries without one are a broken chain, not a run that was never opened."""
+    try:
+        head = _head_row(connection, run)
+    except RunNotOpen:
+        if not found:
+            raise
+        raise LedgerBroken(f"Run {run!r}: there are {len(found)} entries, but the chain has no head.") from None
+    _require_kinds(heads, head, f"Run {run!r}: the head")
+    return head
 
 
 def _head_row(connection: sa.Connection, run: str) -> sa.RowMapping:

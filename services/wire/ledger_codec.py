@@ -7,14 +7,21 @@ from privacy.ledger import Entry, Ledger, LedgerBroken, RunNotOpen
 
 def entries_of(ledger: Ledger, run_id: str) -> tuple[list[pb.LedgerEntry], str]:
     """Every entry of a run, and the first broken link (empty if the chain is whole)."""
-    entries = [_entry(entry) for entry in ledger.entries(run_id)]
     try:
         ledger.verify(run_id)
     except LedgerBroken as broken:
-        return entries, str(broken)
+        return _readable(ledger, run_id), str(broken)
     except RunNotOpen:  # a run that has released nothing, or never will
-        return entries, ""
-    return entries, ""
+        return [], ""
+    return _readable(ledger, run_id), ""
+
+
+def _readable(ledger: Ledger, run_id: str) -> list[pb.LedgerEntry]:
+    """Every entry; none where the file is so damaged that they cannot be read."""
+    try:
+        return [_entry(entry) for entry in ledger.entries(run_id)]
+    except LedgerBroken:
+        return []
 
 
 def report_of(ledger: Ledger, run_id: str, *, delta: float, budget: float) -> pb.PrivacyReport:
