@@ -4,8 +4,8 @@ import random
 
 import pytest
 
-from tests.faults.disturbances import Stage
 from tests.faults.harness import make_federation
+from tests.faults.stage import Stage
 
 
 @pytest.fixture(scope="session")

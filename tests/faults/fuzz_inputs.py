@@ -4,7 +4,7 @@ import random
 
 from services.wire.tensors import MessageInvalid
 from spec.parsing import SpecInvalid, parse_spec
-from tests.faults.harness import CASES, spec_of
+from tests.faults.cases import CASES, spec_of
 from tests.faults.mutation import mutated, random_message
 from tests.faults.specs import mutated_spec
 from tests.faults.tally import Tally

@@ -5,28 +5,30 @@ with the same key file therefore give the same run to the same request, so a run
 be compared with the undisturbed run in the other, bit for bit.
 """
 
+import contextlib
 import hashlib
 import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
-import pyarrow.parquet
 import yaml
 
 from parley.client import Federation, RequestRefused, Run
 from parley.local import LocalFederation
-from parley.splitting import split_dataset
+from privacy.ledger import Entry, RunNotOpen, open_ledger
+from tests.faults.cases import PARTIES, labels_of, make_tables, tables_of
+from tests.faults.nursery import Nursery
 from tests.faults.proxy import Proxy
 
-PARTIES = ("bank", "shop", "telco")
-ROWS = 300
 KEY = bytes(range(32))
-"""The label holder's key, the same in every federation that is compared; a test's data are nobody's secret."""
+"""Every holder's noise key, the same in every federation that is compared; a test's data are nobody's secret."""
 RETRIED = {"UNAVAILABLE", "PARTY_UNREACHABLE", "CANCELLED", "DEADLINE_EXCEEDED"}
 END_SECONDS = 180.0
 
@@ -35,21 +37,44 @@ class DisturbableFederation(LocalFederation):
     """A local federation whose coordinator and peers dial every party through a proxy."""
 
     proxies: dict[str, Proxy]
+    nursery: Nursery | None = None
+    """Forks services that start in a moment; without one they start as anywhere."""
+    environment: Mapping[str, str] = MappingProxyType({})
+    """Further environment of services that are started from now on."""
 
     def write(self) -> None:
         """Write the files of a local federation, then put the proxies between."""
         super().write()
-        state = self.directory / "state" / "coordinator"
-        state.mkdir(parents=True, exist_ok=True)
-        key = state / "label-noise.key"
-        if not key.exists():
-            key.write_bytes(KEY)
-            key.chmod(0o600)
+        for name in (*self.tables, "coordinator"):
+            state = self.directory / "state" / name
+            state.mkdir(parents=True, exist_ok=True)
+            key = state / ("label-noise.key" if name == "coordinator" else "ldp-noise.key")
+            if not key.exists():
+                key.write_bytes(KEY)
+                key.chmod(0o600)
         self.proxies = {name: Proxy(self.addresses[name]) for name in self.tables}
         path = self.directory / "coordinator.yaml"
         content = yaml.safe_load(path.read_text())
         content["parties"] = {name: {"address": proxy.address} for name, proxy in self.proxies.items()}
         path.write_text(yaml.safe_dump(content))
+
+    def start(self, name: str) -> None:
+        """Start one service, out of the nursery if there is one."""
+        if self.nursery is None:
+            with _environment(self.environment):
+                super().start(name)
+            return
+        ready = self.directory / f"{name}.ready"
+        ready.unlink(missing_ok=True)
+        module = "services.coordinator" if name == "coordinator" else "services.party"
+        arguments = ["--config", str(self.directory / f"{name}.yaml"), "--ready-file", str(ready)]
+        service: Any = self.nursery.start(module, arguments, self.directory / f"{name}.log")
+        self.processes[name] = service
+
+    @property
+    def passed_bytes(self) -> int:
+        """What has passed between the services so far: a clock that goes as fast as they do."""
+        return sum(proxy.passed_bytes for proxy in self.proxies.values())
 
     def stop(self) -> None:
         """Take every process and every proxy down."""
@@ -69,95 +94,43 @@ class DisturbableFederation(LocalFederation):
         return self.directory / "state" / party / "runs" / run_id
 
 
-def make_federation(directory: Path, data: Path, **options: Any) -> DisturbableFederation:
+@contextlib.contextmanager
+def _environment(changes: Mapping[str, str]) -> Iterator[None]:
+    before = dict(os.environ)
+    os.environ.update(changes)
+    try:
+        yield
+    finally:
+        os.environ.clear()
+        os.environ.update(before)
+
+
+def make_federation(
+    directory: Path, data: Path, nursery: Nursery | None = None, **options: Any
+) -> DisturbableFederation:
     """A federation of three parties over the tables in `data`, made if they are not there."""
-    if not data.exists():
-        split_dataset("digits", PARTIES, data / "columns", limit=ROWS)
-        for seed, name in enumerate(("records", "checked")):
-            split_dataset("digits", PARTIES, data / name, limit=ROWS, rows=True, seed=seed)
-            for party in PARTIES:
-                _add_labels(data / name / f"{party}.parquet", data / name / f"{party}.labels.parquet")
-    return DisturbableFederation(
+    make_tables(data)
+    federation = DisturbableFederation(
         directory,
-        {
-            name: {"train": {"path": data / "columns" / f"{name}.parquet"}}
-            | {kind: {"path": data / kind / f"{name}.parquet", "label": "label"} for kind in ("records", "checked")}
-            for name in PARTIES
-        },
-        {"train": {"path": data / "columns" / "labels.parquet"}},
+        {name: tables_of(data, name) for name in PARTIES},
+        labels_of(data),
         coordinator_options=options,
+        # a campaign charges a party's rows for hundreds of runs
+        policy={"algorithms": ["bambi", "fedbio", "asysqn", "hgp", "ldp_dsbo"], "epsilon_budget": 1e6},
         ready_seconds=300.0,  # a machine that is being tortured starts processes slowly
     )
-
-
-def _add_labels(features: Path, labels: Path) -> None:
-    """One file with features and labels, as a party with rows of its own has it."""
-    joined = pyarrow.parquet.read_table(features).join(pyarrow.parquet.read_table(labels), keys="id").sort_by("id")
-    pyarrow.parquet.write_table(joined, features)
-
-
-def _bambi(hypergradient: str, solver: str, aggregation: str, mechanism: str, steps: int) -> dict[str, Any]:
-    return {
-        "parties": list(PARTIES),
-        "train": {
-            "algorithm": "bambi",
-            "hypergradient": hypergradient,
-            "model": {"kind": "mlp", "hidden": [8], "out": 4},
-            "upper": {"steps": steps, "batch": 32, "optimiser": {"kind": "adam", "step": 0.01}},
-            "lower": {"solver": solver, "steps": 2, "batch": 64, "optimiser": {"step": 0.1}},
-            "implicit": {"rounds": 3, "newton_rounds": 3},
-            "zeroth_order": {"directions": 2},
-        },
-        "privacy": {"aggregation": {"kind": aggregation}, "labels": {"mechanism": mechanism, "epsilon": 2}},
-        "evaluate_every": 7,
-        "checkpoint_every": 5,
-        "wait_seconds": 90,
-        "round_seconds": 20,
-    }
-
-
-def _fedbio(aggregation: str, steps: int) -> dict[str, Any]:
-    classes = [str(label) for label in range(10)]
-    return {
-        "parties": list(PARTIES),
-        "table": "records",
-        "train": {
-            "algorithm": "fedbio",
-            "rounds": steps,
-            "batch": 32,
-            "checked_batch": 32,
-            "task": {"kind": "data_cleaning", "classes": classes, "checked": "checked"},
-        },
-        "privacy": {"aggregation": {"kind": aggregation}},
-        "evaluate_every": 0,
-        "checkpoint_every": 5,
-        "wait_seconds": 90,
-        "round_seconds": 20,
-    }
-
-
-CASES = {
-    "implicit, pairwise, once": _bambi("implicit", "newton", "pairwise", "once", 30),
-    "zeroth order, two trees, per step": _bambi("zeroth_order", "sgd", "two_tree", "per_step", 60),
-    "implicit, two trees, off": _bambi("implicit", "newton", "two_tree", "off", 30),
-    "zeroth order, pairwise, per step": _bambi("zeroth_order", "sgd", "pairwise", "per_step", 60),
-    "fedbio, pairwise": _fedbio("pairwise", 40),
-}
-BAMBI_CASES = [name for name, case in CASES.items() if case["train"]["algorithm"] == "bambi"]
-
-
-def spec_of(case: str, **changes: Any) -> str:
-    """The spec of a case as YAML."""
-    return yaml.safe_dump({"name": "fault", "seed": 5, **CASES[case], **changes})
+    federation.nursery = nursery
+    return federation
 
 
 @dataclass(frozen=True)
 class Remains:
-    """What a run leaves: its state, every party's model, and the ledger without times and what follows from them."""
+    """What a run leaves: its state, every party's model, and the ledgers without times and what follows from them."""
 
     state: str
     models: tuple[str, ...]
     ledger: tuple[Any, ...]
+    party_ledgers: tuple[tuple[Entry, ...], ...]
     broken: str
 
 
@@ -172,7 +145,23 @@ def remains_of(federation: DisturbableFederation, client: Federation, run_id: st
         entry.ClearField("time")
         entry.ClearField("hash")
         entries.append(entry.SerializeToString(deterministic=True))
-    return Remains(run.state, digests, tuple(entries), ledger.broken)
+    own = tuple(_party_ledger(federation, name, run_id) for name in run.message.parties)
+    return Remains(run.state, digests, tuple(entries), own, ledger.broken)
+
+
+def _party_ledger(federation: DisturbableFederation, party: str, run_id: str) -> tuple[Entry, ...]:
+    """What a party charged to its own rows; the chain is checked."""
+    database = federation.directory / "state" / party / "party.db"
+    if not database.exists():
+        return ()
+    ledger = open_ledger(f"sqlite:///{database}")
+    try:
+        ledger.verify(run_id)
+        return tuple(replace(entry, time="", previous_hash="", hash="") for entry in ledger.entries(run_id))
+    except RunNotOpen:
+        return ()
+    finally:
+        ledger.close()
 
 
 def start(client: Federation, text: str, request_id: str, seconds: float = END_SECONDS) -> Run:
@@ -216,41 +205,36 @@ def _patiently(call: Callable[[], Run], seconds: float) -> Run:
 
 
 class Kill(threading.Thread):
-    """kill -9 of one process after a delay, and its restart."""
+    """kill -9 of one process when so many bytes have passed between the services, and its restart."""
 
     def __init__(
-        self, federation: DisturbableFederation, victim: str, after_seconds: float, away_seconds: float
+        self, federation: DisturbableFederation, victim: str, after_bytes: float, later_seconds: float, away: float
     ) -> None:
         super().__init__(daemon=True)
         self._federation, self._victim = federation, victim
-        self._after, self._away = after_seconds, away_seconds
+        self._aim = federation.passed_bytes + after_bytes
+        self._later, self._away = later_seconds, away
+        self._hurry = threading.Event()
         self.failure: Exception | None = None
+        self.at = datetime.max.replace(tzinfo=UTC)
+        """When it happened."""
 
     def run(self) -> None:
         """Wait, kill, wait, restart."""
         try:
-            time.sleep(self._after)
+            while self._federation.passed_bytes < self._aim and not self._hurry.wait(0.001):
+                pass
+            self._hurry.wait(self._later)
+            self.at = datetime.now(UTC)
             self._federation.kill(self._victim)
             time.sleep(self._away)
             self._federation.restart(self._victim)
         except Exception as error:
             self.failure = error
 
-
-def run_undisturbed(
-    directory: Path, data: Path, requests: Sequence[tuple[str, str]], at_once: int = 3
-) -> tuple[dict[str, Remains], dict[str, float]]:
-    """What each (request id, spec) leaves in a federation that nothing disturbs, and how long a run takes."""
-    left: dict[str, Remains] = {}
-    seconds: dict[str, float] = {}
-    with make_federation(directory, data) as federation, federation.connect() as client:
-        for first in range(0, len(requests), at_once):
-            block = requests[first : first + at_once]
-            runs = {request_id: client.start(text, request_id) for request_id, text in block}
-            for request_id, run in runs.items():
-                ended = wait_for_end(client, run.run_id)
-                if ended.state not in ("COMPLETED", "BUDGET_EXHAUSTED"):
-                    raise AssertionError(f"the undisturbed run {run.run_id} is {ended.state}: {ended.reason}")
-                left[request_id] = remains_of(federation, client, run.run_id)
-                seconds[request_id] = ended.metrics.get("seconds", 0.0)
-    return left, seconds
+    def finish(self) -> None:
+        """Do it now if it is still to come, and wait until the process is back."""
+        self._hurry.set()
+        self.join()
+        if self.failure is not None:
+            raise AssertionError(f"{self._victim} did not come back: {self.failure}")

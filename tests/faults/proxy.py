@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import math
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -18,6 +19,8 @@ class Weather:
     """Read and forget: the ends see an open connection on which nothing comes."""
     refuse: bool = False
     """Close new connections at once."""
+    bytes_per_second: float = math.inf
+    """How fast data pass in each direction."""
 
 
 class Proxy:
@@ -27,6 +30,7 @@ class Proxy:
         self.target = target
         self.weather = Weather()
         self.connections = 0
+        self.passed_bytes = 0
         self._writers: set[asyncio.StreamWriter] = set()
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
@@ -84,8 +88,9 @@ class Proxy:
             while data := await reader.read(1 << 16):
                 if self.weather.swallow:
                     continue
-                if self.weather.delay_seconds:
-                    await asyncio.sleep(self.weather.delay_seconds)
+                if seconds := self.weather.delay_seconds + len(data) / self.weather.bytes_per_second:
+                    await asyncio.sleep(seconds)
+                self.passed_bytes += len(data)
                 writer.write(data)
                 await writer.drain()
         writer.transport.abort()

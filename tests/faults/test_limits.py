@@ -1,7 +1,6 @@
 """Limits hold, and what is refused leaves no trace."""
 
 import itertools
-from pathlib import Path
 
 import grpc
 import pytest
@@ -15,7 +14,8 @@ from services.wire.certificates import load_identity
 from services.wire.refusals import reason_of
 from services.wire.transport import channel_credentials, channel_options
 from services.wire.version import VERSION
-from tests.faults.harness import CASES, PARTIES, spec_of
+from tests.faults.cases import CASES, PARTIES, spec_of
+from tests.faults.message_faults import resident_megabytes
 
 numbers = itertools.count()
 pytestmark = pytest.mark.timeout(600)
@@ -126,11 +126,6 @@ def test_an_oversized_message_is_refused_and_the_service_goes_on(stage, parties)
         stage.client.start("#" * (1 << 20) + "\nname: x")
 
 
-def resident_megabytes(process):
-    fields = dict(line.split(":", 1) for line in Path(f"/proc/{process.pid}/status").read_text().splitlines())
-    return int(fields["VmRSS"].split()[0]) / 1024
-
-
 def test_watchers_that_do_not_read_cost_the_coordinator_no_memory(stage):
     run = stage.start()
     stage.check_end(run)
@@ -139,9 +134,9 @@ def test_watchers_that_do_not_read_cost_the_coordinator_no_memory(stage):
         stub = run_grpc.RunServiceStub(client)
         for call in [stub.WatchRun(run_pb.WatchRunRequest(run_id=run.run_id), timeout=60) for _ in range(5)]:
             assert sum(1 for _ in call) > 0, "the first few warm the caches up"
-        before = resident_megabytes(process)
+        before = resident_megabytes(process.pid)
         idle = [stub.WatchRun(run_pb.WatchRunRequest(run_id=run.run_id), timeout=60) for _ in range(100)]
         stage.client.runs()
-        assert resident_megabytes(process) - before < 50
+        assert resident_megabytes(process.pid) - before < 50
         for call in idle:
             call.cancel()

@@ -14,7 +14,7 @@ from services.party.checkpoints import CheckpointMissing, ModelMissing, Store
 from services.party.config import PartyConfig
 from services.wire.configuration import ConfigInvalid, load_config
 from spec.parsing import SpecInvalid, parse_spec
-from tests.faults.harness import CASES, spec_of
+from tests.faults.cases import CASES, spec_of
 from tests.faults.mutation import FUZZ_EXAMPLES, damaged
 from tests.faults.specs import mutated_spec
 

@@ -1,0 +1,123 @@
+"""Services that start in a moment: one process loads the libraries, and every service is a fork of it.
+
+Most of a service's start is the loading of libraries (three seconds of a core). A campaign of hundreds of kills would
+be spent on that. Here a nursery loads what does not speak gRPC, then forks on demand; the child becomes a process of
+its own, reads its configuration and runs the product's module like any other, and dies by kill -9 like any other.
+"""
+
+import contextlib
+import json
+import os
+import runpy
+import select
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+LIBRARIES = (
+    "torch",
+    "numpy",
+    "scipy.special",
+    "sqlalchemy",
+    "pydantic",
+    "yaml",
+    "safetensors.torch",
+    "pyarrow.parquet",
+)
+OURS = ("numerics.streams", "privacy.ledger", "spec.parsing", "tables.loading", "party.bambi", "coordinator.bambi")
+
+
+class Nursery:
+    """The process that forks; closing it leaves nobody behind."""
+
+    def __init__(self) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "tests.faults.nursery"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            env={"OMP_NUM_THREADS": "1", **os.environ},
+            start_new_session=True,
+        )
+
+    def start(self, module: str, arguments: list[str], log: Path) -> "Service":
+        """Fork a service that runs a module."""
+        assert self._process.stdin is not None and self._process.stdout is not None  # noqa: PT018 (pipes)
+        order = {"module": module, "arguments": arguments, "log": str(log)}
+        self._process.stdin.write(json.dumps(order).encode() + b"\n")
+        self._process.stdin.flush()
+        return Service(int(self._process.stdout.readline()))
+
+    def close(self) -> None:
+        """End the nursery."""
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        self._process.wait(10)
+
+
+class Service:
+    """A forked service, with as much of Popen as a federation uses; its exit status is nobody's but the nursery's."""
+
+    def __init__(self, pid: int) -> None:
+        self.pid = pid
+        self._handle = os.pidfd_open(pid)
+
+    def poll(self) -> int | None:
+        """None while it lives."""
+        return 0 if self._ended(0.0) else None
+
+    def kill(self) -> None:
+        """kill -9."""
+        self.send_signal(signal.SIGKILL)
+
+    def send_signal(self, number: int) -> None:
+        """Send a signal; one that is gone gets none."""
+        with contextlib.suppress(ProcessLookupError):
+            signal.pidfd_send_signal(self._handle, number)
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Wait until it has ended."""
+        if not self._ended(timeout):
+            raise subprocess.TimeoutExpired("service", timeout or 0.0)
+        return 0
+
+    def _ended(self, seconds: float | None) -> bool:
+        return bool(select.select([self._handle], [], [], seconds)[0])
+
+
+def _serve() -> None:
+    """Load, then fork for every order on stdin, until it ends."""
+    for name in (*LIBRARIES, *OURS):
+        __import__(name)
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits: no zombies
+    for line in sys.stdin:
+        order = json.loads(line)
+        pid = os.fork()
+        if pid == 0:
+            _become(order)
+        sys.stdout.write(f"{pid}\n")
+        sys.stdout.flush()
+    os.killpg(0, signal.SIGKILL)  # whoever is left goes with its nursery
+
+
+def _become(order: Mapping[str, str | list[str]]) -> None:
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    with Path(str(order["log"])).open("ab") as log:
+        for number in (1, 2):
+            os.dup2(log.fileno(), number)
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    sys.argv = [str(order["module"]), *order["arguments"]]
+    status = 1
+    try:
+        runpy.run_module(str(order["module"]), run_name="__main__", alter_sys=True)
+        status = 0
+    except SystemExit as ended:
+        status = ended.code if isinstance(ended.code, int) else int(ended.code is not None)
+    finally:
+        sys.stderr.flush()
+        os._exit(status)
+
+
+if __name__ == "__main__":
+    _serve()

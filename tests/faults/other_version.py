@@ -1,0 +1,9 @@
+"""A party that says it is of another version of Parley; otherwise the product's own."""
+
+import runpy
+
+from services.wire import version
+
+if __name__ == "__main__":
+    version.VERSION = "0.0.1-other"
+    runpy.run_module("services.party", run_name="__main__", alter_sys=True)
