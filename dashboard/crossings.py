@@ -23,8 +23,14 @@ def crossings(spec_yaml: str) -> Sequence[CrossingView]:
     return [
         CrossingView(entry.field.removeprefix("parley."), entry.derived_from, entry.protection, entry.seen_by)
         for entry in MANIFEST
-        if _leaves(entry, package, summed) and not _is_anothers(entry, algorithm)
+        if _leaves(entry, package, summed) and not _is_anothers(entry, algorithm) and not _is_of_alignment(entry)
     ]
+
+
+def _is_of_alignment(entry: Entry) -> bool:
+    """Whether a field crosses before the run, when its rows are aligned."""
+    _, owner, _, message, _ = entry.field.split(".")
+    return owner == "alignment" or message in ("AlignResponse", "AlignedTable")
 
 
 def _is_anothers(entry: Entry, algorithm: str) -> bool:

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from parley.commands import card, certs, data, demo, federation, ledger, results, run, services
+from parley.commands import align, card, certs, data, demo, federation, ledger, results, run, services
 from parley.commands.refusals import OneLineErrors
 
 app = typer.Typer(
@@ -28,6 +28,7 @@ app.command("coordinator", rich_help_panel=SET_UP)(services.coordinator)
 app.command("party", rich_help_panel=SET_UP)(services.party)
 app.add_typer(run.app, name="run", rich_help_panel=TRAIN)
 run.app.command("card")(card.card)
+app.command("align", rich_help_panel=TRAIN)(align.align)
 app.command("parties", rich_help_panel=TRAIN)(federation.parties)
 app.command("predict", rich_help_panel=TRAIN)(federation.predict)
 app.add_typer(ledger.app, name="ledger", rich_help_panel=TRAIN)

@@ -1,16 +1,17 @@
 """The Python client: connect to a coordinator, start runs, watch them, predict."""
 
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 import grpc
 import numpy as np
 from numpy.typing import NDArray
 
+from contracts.alignment.v1 import alignment_service_pb2
 from contracts.ledger.v1 import ledger_pb2
 from contracts.run.v1 import run_pb2, run_service_pb2, run_service_pb2_grpc
 from services.wire.certificates import load_identity
@@ -54,6 +55,34 @@ class Ledger:
     report: ledger_pb2.PrivacyReport
     broken: str
     """The first broken link of the chain; empty if it is whole."""
+
+
+@dataclass(frozen=True)
+class AlignedTable:
+    """What an organisation's table held before an alignment."""
+
+    holder: str
+    """A party, or the coordinator."""
+    table: str
+    rows: int
+    missing: int
+    """Rows without an id; left out."""
+    duplicates: int
+    """Rows whose id another row has too."""
+    ids: int
+    """Ids that took part."""
+
+
+@dataclass(frozen=True)
+class Alignment:
+    """Rows that all organisations have, stored with each of them under a name."""
+
+    name: str
+    matched: int
+    """How many there are."""
+    id_digest: str
+    """SHA-256 over their ids."""
+    tables: list[AlignedTable]
 
 
 class Run:
@@ -190,6 +219,38 @@ class Federation:
     def parties(self) -> list[run_pb2.PartyStatus]:
         """How every party of the address book stands."""
         return list(self.call("ListParties", run_service_pb2.ListPartiesRequest()).parties)
+
+    def align(
+        self,
+        name: str,
+        parties: Mapping[str, str] | Sequence[str],
+        table: str = "train",
+        labels: str | None = None,
+        *,
+        duplicates: Literal["refuse", "first", "drop"] = "refuse",
+        progress: Callable[[str, int, int], None] = lambda *_: None,
+    ) -> Alignment:
+        """Find the rows that all parties and the label table have, and store them as `name` for specs to use.
+
+        `parties` are names, or names with the table of each. Nobody learns more than the common ids and sizes.
+        `duplicates` says what becomes of ids in several rows; `progress` hears the stage, ids done and ids in all.
+        """
+        tables = dict(parties) if isinstance(parties, Mapping) else dict.fromkeys(parties, table)
+        request = run_service_pb2.AlignRequest(
+            name=name,
+            parties=[run_service_pb2.AlignedParty(name=party, table=own) for party, own in tables.items()],
+            labels=labels or table,
+            duplicates=alignment_service_pb2.Duplicates.Value(f"DUPLICATES_{duplicates.upper()}"),
+        )
+        for step in self.stream("Align", request):
+            progress(step.stage, step.done, step.total)
+            if step.finished:
+                held = [
+                    AlignedTable(one.holder, one.table, one.rows, one.missing, one.duplicates, one.ids)
+                    for one in step.tables
+                ]
+                return Alignment(name, step.matched, step.id_digest, held)
+        raise RequestRefused("UNFINISHED", "the coordinator ended the alignment without a result: try again")
 
     def call(self, method: str, request: Any) -> Any:
         """One call, its refusal as an exception."""

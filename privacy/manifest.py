@@ -27,6 +27,7 @@ _PUBLIC = "nothing private"
 _NONE_NEEDED = "none needed"
 _SUM = "a secure sum over at least the policy's minimum of parties (pairwise, two_tree; plain only by policy)"
 _TREES = "uniform ring elements; either tree alone says nothing"
+_POWERS = "powers of points of Curve25519: random to whoever lacks the power"
 _LABEL_DP = "noisy labels (once or per_step), charged to the label ledger before it leaves"
 
 
@@ -57,7 +58,7 @@ MANIFEST: tuple[Entry, ...] = (
     ),
     _data(
         "decentralised.v1.Measures.sum",
-        "a party's losses, mistakes, numbers of rows and norm of its hyper-gradient",
+        "a party's losses, mistakes, numbers of rows, accuracy and its level, and norm of its hyper-gradient",
         _SUM,
         "coordinator: the sum over all parties",
     ),
@@ -84,6 +85,58 @@ MANIFEST: tuple[Entry, ...] = (
     _data(
         "asysqn.v1.ThetaShare.sum", "features and w_ℓ of a party", _SUM, "coordinator: the sum of θ over all parties"
     ),
+    # Entity alignment: privacy/psi.py says why nobody learns more than the intersection and sizes.
+    _data("alignment.v1.BlindedIds.points", "ids of the label table", _POWERS, "nobody"),
+    _data(
+        "alignment.v1.EvaluatedIds.points", "ids of the label table", f"{_POWERS}, shuffled by all parties", "nobody"
+    ),
+    _data(
+        "alignment.v1.TableSlots.slots",
+        "ids of a party",
+        "shares of 0 under a pseudo-random function of each id, in a table that is random to anyone else",
+        "coordinator: whether all parties have one of its own ids",
+    ),
+    _data(
+        "alignment.v1.Matches.tags",
+        "ids of the intersection",
+        "a pseudo-random function of the receiver's",
+        "the party: its own ids that all others have",
+    ),
+    _data(
+        "alignment.v1.Matches.total",
+        "the size of the intersection",
+        "none; at least what the parties' policies ask for, or no id is named",
+        "all organisations of the alignment",
+    ),
+    _data(
+        "alignment.v1.Begun.sealed_shares", "a random key", "sealed for each other party (ChaCha20-Poly1305)", "parties"
+    ),
+    _data(
+        "alignment.v1.Shuffle.sealed_shares", "a random key", "sealed for the receiver (ChaCha20-Poly1305)", "the party"
+    ),
+    _data(
+        "alignment.v1.Accepted.shuffle_share",
+        "a random key",
+        "leaves once the party has seen the intersection and its policy accepts it",
+        "coordinator: with all shares, its own ids that all parties have",
+    ),
+    _data(
+        "alignment.v1.Commit.id_digest",
+        "ids of the intersection",
+        "SHA-256; the receiver knows these ids and compares",
+        "the party",
+    ),
+    _data("alignment.v1.Open.coordinator_ids", "the number of labels", "none: a size", "the party"),
+    *(
+        _data(f"alignment.v1.Opened.{size}", "a party's id column", "none: a size", "coordinator")
+        for size in ("rows", "missing", "duplicates", "ids")
+    ),
+    *(
+        _data(f"run.v1.AlignedTable.{size}", "an organisation's id column", "none: a size", "clients")
+        for size in ("rows", "missing", "duplicates", "ids")
+    ),
+    _data("run.v1.AlignResponse.matched", "the size of the intersection", "none: a size", "clients"),
+    _data("run.v1.AlignResponse.id_digest", "ids of the intersection", "SHA-256", "clients"),
     # Party → party.
     _data(
         "asysqn.v1.Share.sum",
@@ -275,6 +328,14 @@ MANIFEST: tuple[Entry, ...] = (
     *_control(
         "decentralised.v1.Contribution", "round measures acknowledgement party peer_messages peer_bytes", "coordinator"
     ),
+    *_control("alignment.v1.Open", "alignment_id name table parties duplicates version", "the party"),
+    *_control("alignment.v1.Opened", "key", "coordinator, other parties"),
+    *_control("alignment.v1.Begin", "keys", "the party"),
+    *_control("alignment.v1.TableSlots", "salt", "coordinator"),
+    *_control("alignment.v1.IntersectRequest", "open begin shuffle blinded_ids matches commit", "the party"),
+    *_control(
+        "alignment.v1.IntersectResponse", "opened begun evaluated_ids table_slots accepted committed", "coordinator"
+    ),
     *_control("coordinator.v1.AnnounceRequest", "version", "coordinator"),
     *_control("coordinator.v1.AnnounceResponse", "version waiting_runs", "the party"),
     *_control("party.v1.TableSummary", "name problem", "coordinator"),
@@ -327,6 +388,10 @@ MANIFEST: tuple[Entry, ...] = (
     *_control("run.v1.ResumeRunResponse", "run", "clients"),
     *_control("run.v1.PredictRequest", "run_id table", "coordinator"),
     *_control("run.v1.ListPartiesResponse", "parties", "clients"),
+    *_control("run.v1.AlignedParty", "name table", "coordinator"),
+    *_control("run.v1.AlignRequest", "name parties labels duplicates", "coordinator"),
+    *_control("run.v1.AlignedTable", "holder table", "clients"),
+    *_control("run.v1.AlignResponse", "stage done total finished tables", "clients"),
     *_control("run.v1.GetLedgerRequest", "run_id", "coordinator"),
     *_control("run.v1.GetLedgerResponse", "entries report broken", "clients"),
 )

@@ -11,7 +11,7 @@ Intersection from Symmetric-Key Techniques" (CCS 2017), with its oblivious pseud
 | k_i | `Holder.scalar` | holder i | never |
 | H(x)^r | `Leader.blinded` | leader → every holder | yes, in an order that says nothing |
 | H(x)^{r·k_i} | `Holder.evaluated` | holder i → leader | yes, in the common shuffled order π |
-| F_i(x) = H(x)^{k_i} | `_evaluated` | leader for x in X_0; holder i for y in X_i | never |
+| F_i(x) = H(x)^{k_i} | `Leader.unblinded` | leader for x in X_0; holder i for y in X_i | never |
 | s_i(y) | `shares` | holder i | only inside its table, under F_i(y) |
 | T_i | `Holder.table` | holder i → leader | yes: random but for those who have F_i(y) |
 | π | `permutation` | holders together; each has one share | its share, once the intersection is large enough |
@@ -204,14 +204,14 @@ class Leader:
         """H(x)^r of some of the ids."""
         return Points(workers.hashed_power(self._ids[first:last], self._context, self.blinding.scalar))
 
-    def evaluated(self, powers: bytes, workers: Workers) -> bytes:
-        """F_i of the leader's ids, in the order π."""
-        if len(powers) != POINT_BYTES * len(self._ids):
-            raise PsiError(f"{len(powers) // POINT_BYTES} points came back for {len(self._ids)}")
+    def unblinded(self, powers: bytes, workers: Workers) -> bytes:
+        """F_i of some of the leader's ids, in the order π."""
         return workers.power(powers, self.blinding.inverse)
 
     def sums(self, evaluated: bytes, salt: bytes, slots: bytes, keys: int) -> Words:
         """What one holder's table, made for `keys` ids, adds to the sum of every id. Holders come in their order."""
+        if len(evaluated) != POINT_BYTES * len(self._ids):
+            raise PsiError(f"{len(evaluated) // POINT_BYTES} points came back for {len(self._ids)}")
         if len(salt) != SALT_BYTES or len(slots) != VALUE_BYTES * slots_for(keys):
             raise PsiError(f"a table of {len(slots) // VALUE_BYTES} slots came; {keys} ids need {slots_for(keys)}")
         words = words_of(evaluated, salt)

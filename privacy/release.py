@@ -19,6 +19,7 @@ from privacy.ldp_accounting import LdpPlan, losses
 from privacy.ldp_states import NoisedState, StateDraft, noise_draft
 from privacy.ledger import Budget, BudgetExhausted, Charge, Ledger
 from privacy.noise import KeyedNoise
+from privacy.psi import HiddenTable, Points, SealedShares, ShuffleShare, Tags
 from privacy.recovery import (
     AskDisclosure,
     AskShares,
@@ -222,6 +223,28 @@ class StateGate:
         charge = Charge(event, self._neighbours, RecordCounts(np.ones(1, dtype=np.int64)), content)
         self._ledger.reserve(self._run, draft.step, 1, charge)
         return Release(noised, _SEAL)
+
+
+AlignmentDraft = TypeVar("AlignmentDraft", Points, HiddenTable, Tags, ShuffleShare, SealedShares)
+
+
+class AlignmentGate:
+    """A holder's gate for entity alignment: only what `privacy.psi` has hidden leaves, once the attempt is on record.
+
+    `record` writes the attempt down durably, or refuses it; it is called before the first release.
+    """
+
+    def __init__(self, record: Callable[[], None] = lambda: None) -> None:
+        self._record, self._recorded = record, False
+
+    def release(self, draft: AlignmentDraft) -> Release[AlignmentDraft]:
+        """Let one message of the protocol pass."""
+        if not isinstance(draft, (Points, HiddenTable, Tags, ShuffleShare, SealedShares)):
+            raise TypeError(f"a {type(draft).__name__} is not hidden: only drafts of privacy.psi leave in an alignment")
+        if not self._recorded:
+            self._record()
+            self._recorded = True
+        return Release(draft, _SEAL)
 
 
 def _refuse_beyond(spends: float, elsewhere: float, limit: float) -> None:

@@ -85,6 +85,8 @@ class RunSpec(Section):
     """The table that each party reads unless it names its own."""
     labels: Name | None = None
     """The coordinator's label table; the run's `table` if left out."""
+    alignment: Name | None = None
+    """Rows to train on: those that `parley align` stored under this name; all rows if left out."""
     split: SplitSpec = SplitSpec()
     """Which rows serve what."""
     train: TrainSpec
@@ -112,6 +114,11 @@ class RunSpec(Section):
             raise ValueError("each party takes part once; a name in `parties` is listed twice")
         self.privacy.check(parties=len(names))
         self.train.check(self.privacy)
+        if self.alignment is not None and self.train.layout == "horizontal":
+            raise ValueError(
+                f"alignment: {self.train.algorithm} joins parties that hold different rows of the same columns; there "
+                "is nothing to align, leave it out"
+            )
         if self.train.algorithm == "asysqn" and len(names) < 3 and self.privacy.aggregation.kind != "plain":
             raise ValueError(
                 "asysqn parties see sums of θ, and with two of them a sum gives away the other: add a party"

@@ -31,6 +31,7 @@ from tables.files import (
     open_svmlight,
     table_format,
 )
+from tables.identities import ChosenRows, RowChoice
 
 ROW_NUMBER = "#row"
 """As `id_column`: identify rows by their position in the file, from 0."""
@@ -126,6 +127,7 @@ def load_table(
     name: str | None = None,
     categorical: Sequence[str] = (),
     missing: bool = False,
+    only: RowChoice | None = None,
 ) -> Table:
     """Load features from CSV, Parquet, NPZ or svmlight (CSV and svmlight also as .gz, .bz2 or .xz), or by a query.
 
@@ -134,11 +136,13 @@ def load_table(
     `label_column`. `standardise` z-scores them, with `scaling` from another table or with their own figures.
 
     Columns in `categorical` are kept apart as `texts`, and `missing` lets values be NaN: for `tables.preprocessing`.
+    `only` keeps the rows of an alignment, under their canonical ids.
     """
     source = path if isinstance(path, SqlSource) else Path(path)
     file, id_column = _open(
         source, format, id_column, label_column, columns, n_features, zero_based, delimiter, categorical
     )
+    file = file if only is None else only.of(file, id_column, _id_texts(file, id_column))
     not_features = {id_column, label_column, *(getattr(file, "vectors", ()))} - set(categorical)
     chosen = list(columns) if columns is not None else [n for n in file.names if n not in not_features]
     _refuse_absent(file, [*chosen, *(categorical if columns is None else ())])
@@ -167,6 +171,7 @@ def load_labels(
     kind: Literal["classes", "real"] = "classes",
     classes: Sequence[str] | None = None,
     delimiter: str = ",",
+    only: RowChoice | None = None,
 ) -> Labels:
     """Load labels and their identities from the same formats as features.
 
@@ -175,6 +180,7 @@ def load_labels(
     """
     source = path if isinstance(path, SqlSource) else Path(path)
     file, id_column = _open(source, format, id_column, column, (), None, True, delimiter)
+    file = file if only is None else only.of(file, id_column, _id_texts(file, id_column))
     _refuse_absent(file, () if hasattr(file, "labels") else [column])
     if not file.rows:
         raise TableEmpty(source, "there are no labels", "Write at least one row")
@@ -184,6 +190,20 @@ def load_labels(
         return Labels(ids, _real(file, column, texts)[order], ())
     known, values = _classes(file, column, texts, classes)
     return Labels(ids, values[order], known)
+
+
+def load_ids(
+    path: Path | str | SqlSource,
+    format: str | None = None,  # noqa: A002
+    id_column: str | None = None,
+    *,
+    column: str | None = None,
+    delimiter: str = ",",
+) -> Texts:
+    """The ids of all rows as the file spells them, None where there is none; `column` holds labels, if any."""
+    source = path if isinstance(path, SqlSource) else Path(path)
+    file, id_column = _open(source, format, id_column, column, (), None, True, delimiter)
+    return _id_texts(file, id_column)
 
 
 def id_digest(ids: Iterable[str]) -> str:
@@ -278,8 +298,7 @@ def _category_texts(file: TableFile, column: str) -> NDArray[np.object_]:
 
 def _sorted_ids(file: TableFile, id_column: str) -> tuple[NDArray[np.str_], NDArray[np.intp]]:
     """Return the sorted identities and the order that sorts the rows: by number if all are integers, else by text."""
-    texts: Texts = [str(row) for row in range(file.rows)] if id_column == ROW_NUMBER else file.texts(id_column)
-    ids = [_normal(text) for text in texts]
+    ids = [_normal(text) for text in _id_texts(file, id_column)]
     if "" in ids:
         raise IdMissing(
             file.path, "a row has no identity", "Give every row one", column=id_column, place=file.place(ids.index(""))
@@ -298,6 +317,12 @@ def _sorted_ids(file: TableFile, id_column: str) -> tuple[NDArray[np.str_], NDAr
     keys: list[Any] = [int(identity) for identity in ids] if numeric else ids
     order = np.array(sorted(range(len(ids)), key=keys.__getitem__), dtype=np.intp)
     return np.array(ids)[order], order
+
+
+def _id_texts(file: TableFile, id_column: str) -> Texts:
+    if id_column == ROW_NUMBER and not isinstance(file, ChosenRows):  # which knows the numbers of its rows
+        return [str(row) for row in range(file.rows)]
+    return file.texts(id_column)
 
 
 def _normal(text: str | None) -> str:

@@ -1,6 +1,7 @@
 """Run a coordinator: `python -m services.coordinator --config coordinator.yaml`."""
 
 import argparse
+import functools
 
 import sqlalchemy as sa
 
@@ -8,6 +9,7 @@ from contracts.coordinator.v1 import coordinator_service_pb2, coordinator_servic
 from contracts.run.v1 import run_service_pb2, run_service_pb2_grpc
 from privacy.ledger import open_ledger
 from privacy.noise import read_or_create_key
+from services.coordinator.alignment import REFUSALS, AlignmentDesk, chosen_rows
 from services.coordinator.config import CoordinatorConfig
 from services.coordinator.fleet import Fleet
 from services.coordinator.labels import LabelShelf
@@ -24,6 +26,7 @@ from services.wire.process import run, serve
 from services.wire.refusals import Border
 from services.wire.state_directory import prepare_state
 from services.wire.transport import add_health_and_reflection, listen, make_server
+from tables.alignments import AlignmentShelf
 
 RUNS = run_service_pb2.DESCRIPTOR.services_by_name["RunService"]
 PARTIES = coordinator_service_pb2.DESCRIPTOR.services_by_name["CoordinatorService"]
@@ -49,10 +52,13 @@ async def main(given: argparse.Namespace) -> None:
     ledger = open_ledger(config.database_url)
     fleet = Fleet(config.identity, config.parties)
     key = read_or_create_key(config.state / "label-noise.key")
-    labels = LabelShelf(config.labels)
+    labels = LabelShelf(config.labels, functools.partial(chosen_rows, AlignmentShelf(config.state), config.name))
     desk = RunDesk(registry, fleet, labels, ProgramShelf(labels, ledger, key), config.runs)
-    server = make_server(Border(POLICY, CATALOGUE))
-    run_service_pb2_grpc.add_RunServiceServicer_to_server(RunServicer(desk, registry, fleet, ledger), server)
+    alignments = AlignmentDesk(config.name, config.state, config.labels, fleet)
+    server = make_server(Border(POLICY, {**CATALOGUE, **REFUSALS}))
+    run_service_pb2_grpc.add_RunServiceServicer_to_server(
+        RunServicer(desk, registry, fleet, ledger, alignments), server
+    )
     parties = PartiesServicer(fleet, registry, desk)
     coordinator_service_pb2_grpc.add_CoordinatorServiceServicer_to_server(parties, server)
     await add_health_and_reflection(server, [RUNS.full_name, PARTIES.full_name])

@@ -1,6 +1,7 @@
 """The coordinator's labels: loaded by table name, checked against the parties' rows, and put into a vault."""
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -17,6 +18,7 @@ from services.coordinator.sessions import RowsDiffer
 from spec.asysqn import AsysqnSpec
 from spec.bambi import BambiSpec
 from spec.run import RunSpec
+from tables.identities import RowChoice
 from tables.loading import Labels, id_digest, load_labels
 
 
@@ -29,7 +31,9 @@ class LabelShelf:
     """Label tables by name, read again when they change."""
 
     tables: dict[str, LabelConfig]
-    _loaded: dict[tuple[str, str], tuple[int, Labels]] = field(default_factory=dict, compare=False, repr=False)
+    choose: Callable[[RunSpec], RowChoice | None] = lambda _: None
+    """The rows that a run's alignment chose."""
+    _loaded: dict[tuple[object, ...], tuple[int, Labels]] = field(default_factory=dict, compare=False, repr=False)
 
     def load(self, spec: RunSpec) -> Labels:
         """The labels of a run."""
@@ -40,18 +44,19 @@ class LabelShelf:
                 "add the table to the coordinator's configuration"
             )
         config, loss = self.tables[name], _loss_name(spec)
-        labels = self._read(name, config, "real" if loss in ("squared", "ridge") else "classes")
+        kind: Literal["classes", "real"] = "real" if loss in ("squared", "ridge") else "classes"
+        labels = self._read(name, config, kind, self.choose(spec))
         if loss in ("logistic", "squared_hinge") and len(labels.classes) != 2:
             raise LabelsMissing(
                 f"the {loss} loss takes two classes, {name} has {len(labels.classes)}: use softmax, or two classes"
             )
         return labels
 
-    def _read(self, name: str, config: LabelConfig, kind: Literal["classes", "real"]) -> Labels:
-        stamp, known = config.stamp(), self._loaded.get((name, kind))
+    def _read(self, name: str, config: LabelConfig, kind: Literal["classes", "real"], only: RowChoice | None) -> Labels:
+        stamp, known = config.stamp(), self._loaded.get((name, kind, only))
         if known is None or known[0] != stamp:
-            known = (stamp, load_labels(config.source, config.column, config.format, config.id, kind=kind))
-            self._loaded[name, kind] = known
+            known = (stamp, load_labels(config.source, config.column, config.format, config.id, kind=kind, only=only))
+            self._loaded[name, kind, only] = known
         return known[1]
 
 

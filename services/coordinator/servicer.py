@@ -4,6 +4,7 @@ import asyncio
 import time
 from collections import deque
 from collections.abc import AsyncIterator
+from dataclasses import asdict
 
 import grpc
 
@@ -13,10 +14,12 @@ from contracts.ledger.v1 import ledger_pb2
 from contracts.party.v1 import party_service_pb2 as party_pb
 from contracts.run.v1 import run_pb2, run_service_pb2, run_service_pb2_grpc
 from privacy.ledger import Ledger
+from services.coordinator.alignment import AlignmentDesk, Order, Progress, Result, followed
 from services.coordinator.fleet import Fleet, PartyLost, PartyRefused, call
 from services.coordinator.registry import EventRecord, Registry, RunRecord
 from services.coordinator.reports import entries_of, report_of
 from services.coordinator.runs import RunDesk
+from services.wire.alignment_codec import decode_duplicates
 from services.wire.asysqn_codec import decode_question, encode_slopes
 from services.wire.authorisation import caller_of
 from services.wire.framing import chunks, reader, receive
@@ -30,8 +33,11 @@ PAGE_SIZE = 100
 class RunServicer(run_service_pb2_grpc.RunServiceServicer):
     """What a client of the active organisation may ask."""
 
-    def __init__(self, desk: RunDesk, registry: Registry, fleet: Fleet, ledger: Ledger) -> None:
+    def __init__(
+        self, desk: RunDesk, registry: Registry, fleet: Fleet, ledger: Ledger, alignments: AlignmentDesk
+    ) -> None:
         self._desk, self._registry, self._fleet, self._ledger = desk, registry, fleet, ledger
+        self._alignments = alignments
 
     async def CheckSpec(
         self, request: run_service_pb2.CheckSpecRequest, context: grpc.aio.ServicerContext
@@ -110,6 +116,19 @@ class RunServicer(run_service_pb2_grpc.RunServiceServicer):
         report = await asyncio.to_thread(report_of, self._ledger, record) if not broken else ledger_pb2.PrivacyReport()
         return run_service_pb2.GetLedgerResponse(entries=entries, report=report, broken=broken)
 
+    async def Align(
+        self, request: run_service_pb2.AlignRequest, context: grpc.aio.ServicerContext
+    ) -> AsyncIterator[run_service_pb2.AlignResponse]:
+        """Align rows; progress until the result."""
+        order = Order(
+            request.name,
+            tuple((party.name, party.table) for party in request.parties),
+            request.labels,
+            decode_duplicates(request.duplicates),
+        )
+        async for step in followed(self._alignments, order):
+            yield alignment_message(step)
+
     async def _status(self, name: str) -> run_pb2.PartyStatus:
         status = run_pb2.PartyStatus(name=name, address=self._fleet.address(name))
         started = time.perf_counter()
@@ -156,6 +175,16 @@ class PartiesServicer(parties_grpc.CoordinatorServiceServicer):
             yield parties_pb.AskSlopesResponse(slopes=encode_slopes(release, announced))
             for chunk in chunks(announced):
                 yield parties_pb.AskSlopesResponse(chunk=chunk)
+
+
+def alignment_message(step: Progress | Result) -> run_service_pb2.AlignResponse:
+    """A step of an alignment, or its result, as clients see it."""
+    if isinstance(step, Progress):
+        return run_service_pb2.AlignResponse(stage=step.stage, done=step.done, total=step.total)
+    tables = [run_service_pb2.AlignedTable(**asdict(table)) for table in step.tables]
+    return run_service_pb2.AlignResponse(
+        stage="done", finished=True, matched=step.matched, id_digest=step.digest, tables=tables
+    )
 
 
 def run_message(record: RunRecord) -> run_pb2.Run:

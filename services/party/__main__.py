@@ -8,9 +8,11 @@ import logging
 import grpc
 import torch
 
+from contracts.alignment.v1 import alignment_service_pb2, alignment_service_pb2_grpc
 from contracts.coordinator.v1 import coordinator_service_pb2, coordinator_service_pb2_grpc
 from contracts.party.v1 import party_service_pb2, party_service_pb2_grpc
 from contracts.peer.v1 import peer_service_pb2, peer_service_pb2_grpc
+from services.party.alignment import REFUSALS, AlignmentServicer
 from services.party.config import PartyConfig
 from services.party.refusals import CATALOGUE
 from services.party.servicer import PartyServicer, PeerServicer
@@ -26,9 +28,11 @@ from services.wire.version import VERSION
 
 SERVICE = party_service_pb2.DESCRIPTOR.services_by_name["PartyService"]
 PEERS = peer_service_pb2.DESCRIPTOR.services_by_name["PeerService"]
+ALIGNMENT = alignment_service_pb2.DESCRIPTOR.services_by_name["AlignmentService"]
 POLICY = Policy(
     HEALTH
     | REFLECTION
+    | {f"/{ALIGNMENT.full_name}/{method.name}": frozenset({"coordinator"}) for method in ALIGNMENT.methods}
     | {f"/{SERVICE.full_name}/{method.name}": frozenset({"coordinator"}) for method in SERVICE.methods}
     | {f"/{PEERS.full_name}/{method.name}": frozenset({"party"}) for method in PEERS.methods}
 )
@@ -46,11 +50,12 @@ async def main(given: argparse.Namespace) -> None:
         )
     prepare_state(config.state)
     torch.set_num_threads(config.threads)
-    server = make_server(Border(POLICY, CATALOGUE))
+    server = make_server(Border(POLICY, {**CATALOGUE, **REFUSALS}))
     servicer = PartyServicer(config)
     party_service_pb2_grpc.add_PartyServiceServicer_to_server(servicer, server)
     peer_service_pb2_grpc.add_PeerServiceServicer_to_server(PeerServicer(servicer.peer_plane), server)
-    await add_health_and_reflection(server, [SERVICE.full_name, PEERS.full_name])
+    alignment_service_pb2_grpc.add_AlignmentServiceServicer_to_server(AlignmentServicer(config), server)
+    await add_health_and_reflection(server, [SERVICE.full_name, PEERS.full_name, ALIGNMENT.full_name])
     host = config.listen.rpartition(":")[0]
     address = f"{host}:{listen(server, config.listen, config.identity)}"
     metrics.SESSIONS.set_function(lambda: servicer.open_sessions)

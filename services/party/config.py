@@ -65,6 +65,17 @@ class TableConfig(TableSource):
         return self
 
 
+class AlignmentPolicy(Section):
+    """Whether and how often the ids of this party may be compared with others'."""
+
+    allowed: bool = True
+    """Whether rows may be aligned at all."""
+    minimum_matches: int = Field(default=30, ge=1)
+    """Fewest ids that must be common before anyone learns which; also the fewest that a coordinator may come with."""
+    per_day: int = Field(default=10, ge=0)
+    """Most alignments of one table by one coordinator within 24 hours."""
+
+
 class Policy(Section):
     """What this party accepts. A run that asks for more is refused before it starts."""
 
@@ -86,6 +97,8 @@ class Policy(Section):
     """`package.module:function` names that may be imported as models."""
     sessions: int = Field(default=16, ge=1, le=1024)
     """Most sessions at once."""
+    alignment: AlignmentPolicy = AlignmentPolicy()
+    """Entity alignment."""
 
 
 class Coordinator(Section):

@@ -20,6 +20,7 @@ from contracts.peer.v1 import peer_service_pb2_grpc as peer_grpc
 from privacy.ledger import open_ledger
 from privacy.noise import KeyedNoise, read_or_create_key
 from privacy.session_keys import SignedKey, sign_key
+from services.party.alignment import aligned_shelf
 from services.party.checkpoints import Store
 from services.party.config import PartyConfig
 from services.party.label_holder import CoordinatorLabels
@@ -35,6 +36,7 @@ from services.wire.framing import chunks, reader, receive
 from services.wire.tensors import MessageInvalid
 from services.wire.version import VERSION
 from spec.parsing import parse_spec
+from tables.alignments import AlignmentShelf
 from tables.errors import TableError
 from tables.loading import id_digest
 from tables.preprocessing import Fitted
@@ -215,9 +217,11 @@ class PartyServicer(pb_grpc.PartyServiceServicer):
                 raise PolicyRefused(f"{self._config.name}'s policy refuses: table {name} is not open to runs")
         elif request.purpose != pb.PURPOSE_TRAIN:
             raise MessageInvalid("the purpose of a session is to train or to predict")
-        kept = self._store.load_preprocessing(request.run_id)
+        kept, shelf = self._store.load_preprocessing(request.run_id), self._shelf
+        if name == spec.table_of(index):
+            shelf = aligned_shelf(shelf, AlignmentShelf(self._config.state), spec, name, coordinator)
         table = table_of_run(
-            self._shelf,
+            shelf,
             spec,
             index,
             dense=ALGORITHMS[spec.train.algorithm].dense,
@@ -228,10 +232,10 @@ class PartyServicer(pb_grpc.PartyServiceServicer):
             spec,
             index,
             chosen_rows(table, list(request.ids)),
-            functools.partial(self._shelf.labels, name),
+            functools.partial(shelf.labels, name),
             self._config.policy.model_imports,
             trained,
-            shelf=self._shelf,
+            shelf=shelf,
             run_id=request.run_id,
             desk=self._desk,
             label_holder=CoordinatorLabels(self._config, request.session_id) if self._config.coordinator else None,

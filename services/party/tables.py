@@ -7,7 +7,8 @@ from typing import Literal
 import numpy as np
 
 from services.party.config import TableConfig
-from tables.loading import Labels, Table, load_labels, load_table
+from tables.identities import RowChoice
+from tables.loading import Labels, Table, load_ids, load_labels, load_table
 from tables.preprocessing import Declared, Fitted, apply
 
 
@@ -33,6 +34,18 @@ class TableShelf:
     def __init__(self, tables: dict[str, TableConfig]) -> None:
         self._tables = tables
         self._loaded: dict[tuple[object, ...], tuple[int, Table]] = {}
+        self._only: dict[str, RowChoice] = {}
+
+    def only(self, name: str, choice: RowChoice) -> "TableShelf":
+        """The same tables, but of one of them only the rows that an alignment chose."""
+        shelf = TableShelf(self._tables)
+        shelf._only = self._only | {name: choice}
+        return shelf
+
+    def ids(self, name: str) -> Sequence[str | None]:
+        """The ids of a table as it spells them."""
+        config = self._config(name)
+        return load_ids(config.source, config.format, config.id, column=config.label)
 
     @property
     def names(self) -> list[str]:
@@ -105,6 +118,7 @@ class TableShelf:
                 name=name,
                 categorical=categorical,
                 missing=missing,
+                only=self._only.get(name),
             )
             known = (stamp, table)
             self._loaded[key] = known
@@ -119,7 +133,8 @@ class TableShelf:
             raise TableUnknown(f"table {name!r} has no labels here: name their column as `label` in the party's table")
         path = config.label_path or config.source
         format_ = None if config.label_path else config.format
-        return load_labels(path, config.label, format_, config.id, kind=kind, classes=classes)
+        only = self._only.get(name)
+        return load_labels(path, config.label, format_, config.id, kind=kind, classes=classes, only=only)
 
     def _config(self, name: str) -> TableConfig:
         if name not in self._tables:

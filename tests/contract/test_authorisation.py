@@ -2,6 +2,7 @@
 
 import services.coordinator.__main__ as coordinator_main
 import services.party.__main__ as party_main
+from contracts.alignment.v1 import alignment_service_pb2
 from contracts.coordinator.v1 import coordinator_service_pb2
 from contracts.party.v1 import party_service_pb2
 from contracts.peer.v1 import peer_service_pb2
@@ -11,7 +12,11 @@ from services.wire.authorisation import HEALTH, REFLECTION
 SERVED = [
     (
         party_main.POLICY,
-        [(party_service_pb2, "PartyService", "coordinator"), (peer_service_pb2, "PeerService", "party")],
+        [
+            (party_service_pb2, "PartyService", "coordinator"),
+            (alignment_service_pb2, "AlignmentService", "coordinator"),
+            (peer_service_pb2, "PeerService", "party"),
+        ],
     ),
     (
         coordinator_main.POLICY,

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+import services.wire.alignment_codec
 import services.wire.bambi_codec
 import services.wire.decentralised_codec
 import services.wire.fedbio_codec
@@ -62,6 +63,12 @@ def test_a_release_cannot_be_made_by_hand():
 @pytest.mark.parametrize(
     "encoder",
     [
+        services.wire.alignment_codec.encode_blinded,
+        services.wire.alignment_codec.encode_evaluated,
+        services.wire.alignment_codec.encode_table,
+        services.wire.alignment_codec.encode_matches,
+        services.wire.alignment_codec.encode_sealed,
+        services.wire.alignment_codec.encode_share,
         services.wire.bambi_codec.encode_instruction,
         services.wire.bambi_codec.encode_contribution,
         services.wire.fedbio_codec.encode_instruction,

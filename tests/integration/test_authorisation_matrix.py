@@ -7,6 +7,7 @@ import grpc
 import pytest
 from grpc_health.v1 import health_pb2
 
+from contracts.alignment.v1 import alignment_service_pb2
 from contracts.coordinator.v1 import coordinator_service_pb2
 from contracts.party.v1 import party_service_pb2
 from contracts.peer.v1 import peer_service_pb2
@@ -24,6 +25,7 @@ NO_RUN = ("NOT_FOUND", "RUN_UNKNOWN")
 
 SERVICES = [
     ("bank", party_service_pb2.DESCRIPTOR.services_by_name["PartyService"]),
+    ("bank", alignment_service_pb2.DESCRIPTOR.services_by_name["AlignmentService"]),
     ("bank", peer_service_pb2.DESCRIPTOR.services_by_name["PeerService"]),
     ("bank", health_pb2.DESCRIPTOR.services_by_name["Health"]),
     ("coordinator", run_service_pb2.DESCRIPTOR.services_by_name["RunService"]),
@@ -40,6 +42,7 @@ EXPECTED = {
     "PartyService/BeginSession": {"coordinator": ("NOT_FOUND", "SESSION_UNKNOWN")},
     "PartyService/Exchange": {"coordinator": INVALID},
     "PartyService/CloseSession": {"coordinator": OK},
+    "AlignmentService/Intersect": {"coordinator": INVALID},
     "PeerService/Push": dict.fromkeys(PARTIES, INVALID),
     "RunService/CheckSpec": {"client": OK},
     "RunService/StartRun": {"client": INVALID},
@@ -51,6 +54,7 @@ EXPECTED = {
     "RunService/Predict": {"client": NO_RUN},
     "RunService/ListParties": {"client": OK},
     "RunService/GetLedger": {"client": NO_RUN},
+    "RunService/Align": {"client": INVALID},
     "CoordinatorService/Announce": {"party": OK, "other party": ("NOT_FOUND", "PARTY_UNKNOWN")},
     "CoordinatorService/AskSlopes": dict.fromkeys(PARTIES, INVALID),
     "Health/Check": dict.fromkeys(EVERYONE, OK),

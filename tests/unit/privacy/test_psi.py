@@ -48,7 +48,7 @@ def everyone(sets, leading):
     for holder, ids in zip(holders, sets, strict=True):
         table = holder.table(WORKERS)
         powers = holder.shuffled(holder.power(blinded.data, WORKERS))
-        evaluated = leader.evaluated(powers.data, WORKERS)
+        evaluated = leader.unblinded(powers.data, WORKERS)
         sums.append(leader.sums(evaluated, table.salt, table.slots, len(ids)))
     return leader, holders, sums
 

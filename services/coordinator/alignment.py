@@ -1,0 +1,324 @@
+"""Entity alignment, driven: one stream to every party, in step, and the result stored here as well."""
+
+import asyncio
+import re
+import secrets
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import grpc
+
+from contracts.alignment.v1 import alignment_service_pb2 as pb
+from contracts.alignment.v1 import alignment_service_pb2_grpc as pb_grpc
+from coordinator.alignment import Alignment as Intersection
+from coordinator.alignment import AnswerUnusable
+from privacy.psi import PsiError
+from privacy.psi_curve import PointRefused
+from privacy.psi_workers import Workers
+from privacy.release import AlignmentGate
+from services.coordinator.config import LabelConfig
+from services.coordinator.fleet import Fleet, PartyLost, PartyRefused, as_party_error
+from services.coordinator.labels import LabelsMissing
+from services.wire.alignment_codec import BATCH_IDS, MOST_IDS, encode_blinded, encode_duplicates, encode_matches
+from services.wire.refusals import Catalogue, Refusal
+from services.wire.tensors import MessageInvalid
+from services.wire.version import VERSION
+from spec.run import RunSpec
+from tables.alignments import Alignment, AlignmentDamaged, AlignmentShelf, AlignmentTaken, AlignmentUnknown
+from tables.identities import AlignmentStale, Duplicates, Identities, IdsMissing, IdsRepeated, RowChoice, identified
+from tables.loading import id_digest, load_ids
+
+ANSWER_SECONDS = 1800.0
+"""Longest wait for a party's next word; one that is gone shows sooner, by keepalive."""
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
+
+REFUSALS: Catalogue = {
+    AlignmentTaken: Refusal(grpc.StatusCode.ALREADY_EXISTS, "ALIGNMENT_TAKEN"),
+    AlignmentUnknown: Refusal(grpc.StatusCode.NOT_FOUND, "ALIGNMENT_UNKNOWN"),
+    AlignmentDamaged: Refusal(grpc.StatusCode.DATA_LOSS, "ALIGNMENT_DAMAGED"),
+    AlignmentStale: Refusal(grpc.StatusCode.FAILED_PRECONDITION, "ALIGNMENT_STALE"),
+    IdsRepeated: Refusal(grpc.StatusCode.FAILED_PRECONDITION, "IDS_REPEATED"),
+    IdsMissing: Refusal(grpc.StatusCode.FAILED_PRECONDITION, "LABELS_INVALID"),
+}
+"""What a coordinator refuses in an alignment, and in a run that names one."""
+
+
+@dataclass(frozen=True)
+class Order:
+    """What a client asks for."""
+
+    name: str
+    parties: tuple[tuple[str, str], ...]
+    """Each party and its table."""
+    labels: str
+    duplicates: Duplicates
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How far an alignment is."""
+
+    stage: str
+    done: int
+    total: int
+
+
+@dataclass(frozen=True)
+class HeldTable:
+    """What an organisation's table held."""
+
+    holder: str
+    table: str
+    rows: int
+    missing: int
+    duplicates: int
+    ids: int
+
+
+@dataclass(frozen=True)
+class Result:
+    """A finished alignment."""
+
+    matched: int
+    digest: str
+    tables: tuple[HeldTable, ...]
+
+
+class AlignmentDesk:
+    """Aligns the rows of parties with a label table of this coordinator."""
+
+    def __init__(self, coordinator: str, state: Path, labels: dict[str, LabelConfig], fleet: Fleet) -> None:
+        self._coordinator, self._labels, self._fleet = coordinator, labels, fleet
+        self._shelf = AlignmentShelf(state)
+        self._turns: dict[str, asyncio.Lock] = {}
+
+    async def align(self, order: Order, tell: Callable[[Progress], None]) -> Result:
+        """Run one alignment; `tell` hears how far it is."""
+        self._check(order)
+        async with self._turns.setdefault(order.name, asyncio.Lock()):
+            if self._shelf.has(order.name):
+                raise AlignmentTaken(f"there is an alignment {order.name!r} already: choose another name")
+            tell(Progress("reading", 0, 0))
+            own = await asyncio.to_thread(self._identities, order)
+            talks = [_Talk(party, self._fleet.bulk_channel(party)) for party, _ in order.parties]
+            try:
+                with Workers() as workers:
+                    return await self._intersect(order, own, talks, workers, tell)
+            finally:
+                for talk in talks:
+                    await talk.close()
+
+    async def _intersect(
+        self,
+        order: Order,
+        own: Identities,
+        talks: Sequence["_Talk"],
+        workers: Workers,
+        tell: Callable[[Progress], None],
+    ) -> Result:
+        alignment_id, gate = secrets.token_hex(12), AlignmentGate()
+        opened = await self._open(order, alignment_id, len(own.ids), talks)
+        work = Intersection(
+            own.ids, alignment_id, {talk.party: answer.ids for talk, answer in zip(talks, opened, strict=True)}
+        )
+        await self._shuffle(talks, [answer.key for answer in opened])
+        for first in range(0, len(own.ids), BATCH_IDS):
+            last = min(first + BATCH_IDS, len(own.ids))
+            points = await asyncio.to_thread(work.blinded, workers, first, last)
+            message = encode_blinded(gate.release(points))
+            await _all(talk.say([message]) for talk in talks)
+            tell(Progress("blinding", last, len(own.ids)))
+        await self._compare(work, talks, workers, tell)
+        matches = await asyncio.to_thread(work.matches)
+        tell(Progress("matching", 0, 0))
+        await _all(talk.say(encode_matches(gate.release(matches[talk.party]))) for talk in talks)
+        accepted = await _all(talk.hear("accepted") for talk in talks)
+        shares = {talk.party: answer.shuffle_share for talk, answer in zip(talks, accepted, strict=True)}
+        common = await asyncio.to_thread(work.common, shares)
+        return await self._store(order, own, opened, common, talks)
+
+    async def _open(self, order: Order, alignment_id: str, ids: int, talks: Sequence["_Talk"]) -> Sequence[pb.Opened]:
+        tables = dict(order.parties)
+
+        async def open_(talk: _Talk) -> pb.Opened:
+            request = pb.Open(
+                alignment_id=alignment_id,
+                name=order.name,
+                table=tables[talk.party],
+                parties=list(tables),
+                coordinator_ids=ids,
+                duplicates=encode_duplicates(order.duplicates),
+                version=VERSION,
+            )
+            await talk.say([pb.IntersectRequest(open=request)])
+            opened: pb.Opened = await talk.hear("opened")
+            if not 0 < opened.ids <= MOST_IDS:
+                raise PartyRefused(talk.party, "MESSAGE_INVALID", f"{opened.ids} ids cannot be aligned")
+            return opened
+
+        return await _all(open_(talk) for talk in talks)
+
+    async def _shuffle(self, talks: Sequence["_Talk"], keys: Sequence[Any]) -> None:
+        begin = pb.IntersectRequest(begin=pb.Begin(keys=keys))
+        await _all(talk.say([begin]) for talk in talks)
+        begun = [list(answer.sealed_shares) for answer in await _all(talk.hear("begun") for talk in talks)]
+        for talk, shares in zip(talks, begun, strict=True):
+            if len(shares) != len(talks):
+                raise PartyRefused(talk.party, "MESSAGE_INVALID", "it sent no share of the shuffle for each party")
+        await _all(
+            talk.say([pb.IntersectRequest(shuffle=pb.Shuffle(sealed_shares=[shares[index] for shares in begun]))])
+            for index, talk in enumerate(talks)
+        )
+
+    async def _compare(
+        self, work: Intersection, talks: Sequence["_Talk"], workers: Workers, tell: Callable[[Progress], None]
+    ) -> None:
+        total, done = len(work.leader) * len(talks), 0
+
+        async def take(talk: _Talk) -> None:
+            nonlocal done
+            answer = work.answers[talk.party]
+            try:
+                while answer.wants_points:
+                    points = (await talk.hear("evaluated_ids")).points
+                    taken = await asyncio.to_thread(answer.take_points, work.leader, points, workers)
+                    done += taken  # only now: other parties' batches were counted meanwhile
+                    tell(Progress("comparing", done, total))
+                while answer.wants_slots:
+                    part = await talk.hear("table_slots")
+                    answer.take_slots(part.salt, part.slots)
+            except (AnswerUnusable, PsiError, PointRefused) as error:
+                raise PartyRefused(talk.party, "MESSAGE_INVALID", f"its answer is unusable: {error}") from None
+
+        await _all(take(talk) for talk in talks)
+
+    async def _store(
+        self,
+        order: Order,
+        own: Identities,
+        opened: Sequence[pb.Opened],
+        common: list[str],
+        talks: Sequence["_Talk"],
+    ) -> Result:
+        parties = tuple(party for party, _ in order.parties)
+        alignment = Alignment(
+            order.name,
+            order.labels,
+            self._coordinator,
+            parties,
+            order.duplicates,
+            id_digest(common),
+            tuple(sorted(common)),
+        )
+        commit = pb.IntersectRequest(commit=pb.Commit(id_digest=bytes.fromhex(alignment.digest)))
+        await _all(talk.say([commit]) for talk in talks)
+        await _all(talk.hear("committed") for talk in talks)
+        # Last: a name that is stored here is stored everywhere, and may be used again if it is not.
+        await asyncio.to_thread(self._shelf.save, alignment)
+        tables = [
+            HeldTable(self._coordinator, order.labels, own.total, own.missing, own.duplicates, len(own.ids)),
+            *(
+                HeldTable(party, table, answer.rows, answer.missing, answer.duplicates, answer.ids)
+                for (party, table), answer in zip(order.parties, opened, strict=True)
+            ),
+        ]
+        return Result(len(common), alignment.digest, tuple(tables))
+
+    def _check(self, order: Order) -> None:
+        names = [party for party, _ in order.parties]
+        if not _NAME.fullmatch(order.name):
+            raise MessageInvalid("name: choose 1 to 63 letters, digits, dots, dashes or underscores")
+        if not names or len(set(names)) != len(names) or len(names) > 64:
+            raise MessageInvalid("parties: name 1 to 64 parties, each once")
+        for name in names:
+            self._fleet.address(name)
+        if order.labels not in self._labels:
+            raise LabelsMissing(
+                f"the coordinator has no labels {order.labels!r}, only {sorted(self._labels)}: name one of them with "
+                "--labels, or add the table to the coordinator's configuration"
+            )
+
+    def _identities(self, order: Order) -> Identities:
+        config = self._labels[order.labels]
+        texts = load_ids(config.source, config.format, config.id, column=config.column)
+        found = identified(texts, order.duplicates, holder=self._coordinator, table=order.labels)
+        if len(found.ids) > MOST_IDS:
+            raise MessageInvalid(f"{order.labels} has {len(found.ids)} ids; at most {MOST_IDS} are aligned")
+        return found
+
+
+class _Talk:
+    """The stream to one party; failures are told apart as lost or refused."""
+
+    def __init__(self, party: str, channel: grpc.aio.Channel) -> None:
+        self.party, self._channel = party, channel
+        self._stream: Any = pb_grpc.AlignmentServiceStub(channel).Intersect()
+
+    async def say(self, messages: Iterable[pb.IntersectRequest]) -> None:
+        try:
+            async with asyncio.timeout(ANSWER_SECONDS):
+                for message in messages:
+                    await self._stream.write(message)
+        except TimeoutError:
+            raise PartyLost(self.party, f"it took nothing for {ANSWER_SECONDS:g} s") from None
+        except grpc.aio.AioRpcError as error:
+            raise as_party_error(self.party, error) from None
+        except asyncio.InvalidStateError:
+            await self._read()  # the stream has ended; reading tells why
+            raise PartyLost(self.party, "it ended the stream") from None
+
+    async def hear(self, expected: str) -> Any:
+        answer = await self._read()
+        if answer.WhichOneof("body") != expected:
+            raise PartyRefused(self.party, "MESSAGE_INVALID", f"`{expected}` was expected of it")
+        return getattr(answer, expected)
+
+    async def _read(self) -> pb.IntersectResponse:
+        try:
+            async with asyncio.timeout(ANSWER_SECONDS):
+                answer = await self._stream.read()
+        except TimeoutError:
+            raise PartyLost(self.party, f"no answer within {ANSWER_SECONDS:g} s") from None
+        except grpc.aio.AioRpcError as error:
+            raise as_party_error(self.party, error) from None
+        if answer is grpc.aio.EOF:
+            raise PartyLost(self.party, "it ended the stream")
+        return answer  # type: ignore[no-any-return]
+
+    async def close(self) -> None:
+        self._stream.cancel()
+        await self._channel.close()
+
+
+async def _all(calls: Iterable[Any]) -> list[Any]:
+    """Every call's result; the first failure ends the others."""
+    tasks = [asyncio.ensure_future(one) for one in calls]
+    try:
+        return list(await asyncio.gather(*tasks))
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def followed(desk: AlignmentDesk, order: Order) -> AsyncIterator[Progress | Result]:
+    """Progress of an alignment, and at last its result; whoever stops listening ends it."""
+    news: asyncio.Queue[Progress | None] = asyncio.Queue()
+    aligning = asyncio.create_task(desk.align(order, news.put_nowait))
+    aligning.add_done_callback(lambda _: news.put_nowait(None))
+    try:
+        while (step := await news.get()) is not None:
+            yield step
+        yield await aligning
+    finally:
+        aligning.cancel()
+        await asyncio.gather(aligning, return_exceptions=True)
+
+
+def chosen_rows(shelf: AlignmentShelf, coordinator: str, spec: RunSpec) -> RowChoice | None:
+    """The rows of the label table that a run's alignment chose; None for all of them."""
+    if spec.alignment is None:
+        return None
+    return shelf.load(spec.alignment, spec.label_table, coordinator).choice

@@ -1,0 +1,306 @@
+"""AlignmentService: a party's side of entity alignment, and the stored rows that runs then read."""
+
+import asyncio
+import re
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any
+
+import grpc
+
+from contracts.aggregation.v1 import aggregation_pb2 as sums_pb
+from contracts.alignment.v1 import alignment_service_pb2 as pb
+from contracts.alignment.v1 import alignment_service_pb2_grpc as pb_grpc
+from party.alignment import (
+    AlignmentRefused,
+    AlignmentRules,
+    TooFewMatches,
+    TooManyAlignments,
+    check_matches,
+    check_rate,
+    check_request,
+)
+from privacy.psi import Holder, PsiError
+from privacy.psi_curve import POINT_BYTES, PointRefused
+from privacy.psi_workers import Workers
+from privacy.release import AlignmentGate
+from privacy.session_keys import SessionKey, SignedKey, pair_secret, sign_key, verify_signed_key
+from services.party.alignment_attempts import AttemptLog
+from services.party.config import PartyConfig
+from services.party.tables import TableShelf, VersionMismatch
+from services.wire.alignment_codec import (
+    BATCH_IDS,
+    MOST_IDS,
+    decode_duplicates,
+    encode_evaluated,
+    encode_sealed,
+    encode_share,
+    encode_table,
+)
+from services.wire.authorisation import NotAuthorised, caller_of
+from services.wire.certificates import load_identity
+from services.wire.refusals import Catalogue, Refusal
+from services.wire.tensors import MessageInvalid
+from services.wire.version import VERSION
+from spec.run import RunSpec
+from tables.alignments import Alignment, AlignmentDamaged, AlignmentShelf, AlignmentTaken, AlignmentUnknown
+from tables.identities import AlignmentStale, Duplicates, Identities, IdsMissing, IdsRepeated, identified
+from tables.loading import id_digest
+
+AT_ONCE = 2
+"""Alignments that a party serves at once."""
+SILENCE_SECONDS = 1800.0
+"""Longest wait for the coordinator's next word."""
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
+
+REFUSALS: Catalogue = {
+    AlignmentRefused: Refusal(grpc.StatusCode.PERMISSION_DENIED, "POLICY_REFUSED"),
+    TooManyAlignments: Refusal(grpc.StatusCode.RESOURCE_EXHAUSTED, "TOO_MANY_ALIGNMENTS"),
+    TooFewMatches: Refusal(grpc.StatusCode.PERMISSION_DENIED, "TOO_FEW_MATCHES"),
+    AlignmentTaken: Refusal(grpc.StatusCode.ALREADY_EXISTS, "ALIGNMENT_TAKEN"),
+    AlignmentUnknown: Refusal(grpc.StatusCode.NOT_FOUND, "ALIGNMENT_UNKNOWN"),
+    AlignmentDamaged: Refusal(grpc.StatusCode.DATA_LOSS, "ALIGNMENT_DAMAGED"),
+    AlignmentStale: Refusal(
+        grpc.StatusCode.FAILED_PRECONDITION,
+        "ALIGNMENT_STALE",
+        "the table no longer has all aligned rows: align the tables again under a new name",
+    ),
+    IdsRepeated: Refusal(grpc.StatusCode.FAILED_PRECONDITION, "IDS_REPEATED"),
+    IdsMissing: Refusal(grpc.StatusCode.FAILED_PRECONDITION, "DATA_INVALID"),
+    PsiError: Refusal(grpc.StatusCode.INVALID_ARGUMENT, "MESSAGE_INVALID"),
+    PointRefused: Refusal(grpc.StatusCode.INVALID_ARGUMENT, "MESSAGE_INVALID"),
+}
+"""What a party refuses in an alignment, and in a run that names one."""
+
+
+@dataclass(frozen=True)
+class Request:
+    """What a coordinator asks for, checked."""
+
+    alignment_id: str
+    name: str
+    table: str
+    parties: tuple[str, ...]
+    coordinator: str
+    coordinator_ids: int
+    duplicates: Duplicates
+
+
+class AlignmentServicer(pb_grpc.AlignmentServiceServicer):
+    """What a coordinator may ask of this party to align rows."""
+
+    def __init__(self, config: PartyConfig) -> None:
+        self._config, self._shelf = config, TableShelf(config.tables)
+        self._alignments = AlignmentShelf(config.state)
+        self._attempts = AttemptLog(self._alignments.directory)
+        self._serving = 0
+
+    async def Intersect(  # noqa: N802 (gRPC spells method names)
+        self, request_iterator: AsyncIterator[pb.IntersectRequest], context: grpc.aio.ServicerContext
+    ) -> AsyncIterator[pb.IntersectResponse]:
+        """One alignment, from first word to last."""
+        caller = caller_of(context).name
+        if caller not in self._config.policy.coordinators:
+            raise NotAuthorised(f"{self._config.name}'s policy does not name coordinator {caller}")
+        following = _conversation(request_iterator)
+        request = self._request((await following("open")).open, caller)
+        if self._serving >= AT_ONCE:
+            raise TooManyAlignments(
+                f"{self._config.name} serves {self._serving} alignments, its limit: try again later"
+            )
+        self._serving += 1
+        try:
+            with Workers() as workers:
+                async for response in self._serve(request, following, workers):
+                    yield response
+        finally:
+            self._serving -= 1
+
+    async def _serve(
+        self, request: Request, following: Callable[[str], Awaitable[Any]], workers: Workers
+    ) -> AsyncIterator[pb.IntersectResponse]:
+        found = await asyncio.to_thread(self._identities, request)
+        key = SessionKey.generate()
+        yield pb.IntersectResponse(opened=self._opened(found, key, request))
+
+        holder = self._holder((await following("begin")).begin, request, found.ids, key)
+        gate = AlignmentGate(lambda: self._record(request))
+        yield encode_sealed(await asyncio.to_thread(gate.release, holder.sealed_shares()))
+
+        # The party's own ids are hashed while the coordinator's are on their way.
+        building = asyncio.create_task(asyncio.to_thread(holder.table, workers))
+        try:
+            holder.open_shares((await following("shuffle")).shuffle.sealed_shares)
+            powers = await self._powers(request, following, holder, workers)
+            for response in encode_evaluated(gate.release(await asyncio.to_thread(holder.shuffled, powers))):
+                yield response
+            for response in encode_table(gate.release(await building)):
+                yield response
+        finally:
+            building.cancel()
+
+        common = holder.common(await self._tags(request, following))
+        check_matches(self._rules, self._config.name, len(common))
+        yield encode_share(gate.release(holder.share()))
+
+        alignment = await asyncio.to_thread(alignment_of, request, common)
+        commit = (await following("commit")).commit
+        if commit.id_digest.hex() != alignment.digest:
+            raise MessageInvalid("the coordinator's common ids are not this party's: nothing is stored, align again")
+        await asyncio.to_thread(self._alignments.save, alignment)
+        yield pb.IntersectResponse(committed=pb.Committed())
+
+    async def _powers(
+        self, request: Request, following: Callable[[str], Awaitable[Any]], holder: Holder, workers: Workers
+    ) -> bytes:
+        powers, due = bytearray(), request.coordinator_ids * POINT_BYTES
+        while len(powers) < due:
+            points = (await following("blinded_ids")).blinded_ids.points
+            if not 0 < len(points) <= min(BATCH_IDS * POINT_BYTES, due - len(powers)):
+                raise MessageInvalid(
+                    f"blinded ids come in batches of 1 to {BATCH_IDS}, and no more than were announced"
+                )
+            powers += await asyncio.to_thread(holder.power, points, workers)
+        return bytes(powers)
+
+    async def _tags(self, request: Request, following: Callable[[str], Awaitable[Any]]) -> bytes:
+        first = (await following("matches")).matches
+        tags, due = bytearray(first.tags), 16 * first.total
+        if first.total > request.coordinator_ids:
+            raise MessageInvalid("more ids are common than the coordinator has")
+        while len(tags) < due:
+            part = (await following("matches")).matches.tags
+            if not part:
+                raise MessageInvalid("a message of matches holds none")
+            tags += part
+        if len(tags) != due:
+            raise MessageInvalid("the matches are not as many as were announced")
+        return bytes(tags)
+
+    @property
+    def _rules(self) -> AlignmentRules:
+        policy = self._config.policy
+        settings = policy.alignment
+        return AlignmentRules(settings.allowed, settings.minimum_matches, settings.per_day, policy.tables)
+
+    def _request(self, message: pb.Open, coordinator: str) -> Request:
+        parties = tuple(message.parties)
+        if not _NAME.fullmatch(message.name) or not 8 <= len(message.alignment_id) <= 64:
+            raise MessageInvalid("name: 1 to 63 letters, digits, dots, dashes or underscores; alignment_id: 8 to 64")
+        if self._config.name not in parties or len(set(parties)) != len(parties) or len(parties) > 64:
+            raise MessageInvalid(f"parties: up to 64 different names, {self._config.name} among them")
+        if not 0 < message.coordinator_ids <= MOST_IDS:
+            raise MessageInvalid(f"coordinator_ids: between 1 and {MOST_IDS}")
+        if message.version != VERSION:
+            raise VersionMismatch(
+                f"{self._config.name} runs Parley {VERSION}, the coordinator {message.version}: "
+                "install the same version on both sides"
+            )
+        duplicates = decode_duplicates(message.duplicates)
+        check_request(self._rules, self._config.name, message.table, message.coordinator_ids)
+        return Request(
+            message.alignment_id,
+            message.name,
+            message.table,
+            parties,
+            coordinator,
+            message.coordinator_ids,
+            duplicates,
+        )
+
+    def _identities(self, request: Request) -> Identities:
+        self._alignments.refuse_others(request.name, request.coordinator)
+        self._check_rate(request, time.time())
+        texts = self._shelf.ids(request.table)
+        found = identified(texts, request.duplicates, holder=self._config.name, table=request.table)
+        if len(found.ids) > MOST_IDS:
+            raise AlignmentRefused(f"table {request.table} has {len(found.ids)} ids; at most {MOST_IDS} are aligned")
+        return found
+
+    def _opened(self, found: Identities, key: SessionKey, request: Request) -> pb.Opened:
+        identity = load_identity(self._config.identity)
+        signed = sign_key(
+            key,
+            name=self._config.name,
+            run_id=request.alignment_id,
+            attempt=0,
+            certificate_pem=identity.certificate_chain,
+            certificate_key_pem=identity.private_key,
+        )
+        return pb.Opened(
+            rows=found.total,
+            missing=found.missing,
+            duplicates=found.duplicates,
+            ids=len(found.ids),
+            key=sums_pb.SignedKey(
+                party=signed.name,
+                public_key=signed.public_key,
+                certificate=signed.certificate_pem,
+                signature=signed.signature,
+            ),
+        )
+
+    def _holder(self, begin: pb.Begin, request: Request, ids: list[str], key: SessionKey) -> Holder:
+        if len(begin.keys) != len(request.parties):
+            raise MessageInvalid(f"a key for each of {list(request.parties)} is needed")
+        ca, own, secrets = load_identity(self._config.identity).ca, self._config.name, {}
+        for index, (name, sent) in enumerate(zip(request.parties, begin.keys, strict=True)):
+            if name != own:
+                signed = SignedKey(
+                    sent.party, request.alignment_id, 0, sent.public_key, sent.certificate, sent.signature
+                )
+                verify_signed_key(signed, ca, name, request.alignment_id, 0)
+                secrets[index] = pair_secret(
+                    key, own, name, sent.public_key, run_id=request.alignment_id, attempt=0, purpose="alignment"
+                )
+        return Holder(ids, request.parties.index(own), secrets, request.alignment_id.encode())
+
+    def _record(self, request: Request) -> None:
+        now = time.time()
+        with self._attempts.turn:
+            self._check_rate(request, now)
+            self._attempts.add(request.coordinator, request.table, request.name, now)
+
+    def _check_rate(self, request: Request, now: float) -> None:
+        earlier = self._attempts.times(request.coordinator, request.table)
+        check_rate(self._rules, self._config.name, request.table, earlier, now)
+
+
+def alignment_of(request: Request, common: list[str]) -> Alignment:
+    """What is stored."""
+    return Alignment(
+        request.name,
+        request.table,
+        request.coordinator,
+        request.parties,
+        request.duplicates,
+        id_digest(common),
+        tuple(sorted(common)),
+    )
+
+
+def aligned_shelf(
+    shelf: TableShelf, alignments: AlignmentShelf, spec: RunSpec, table: str, coordinator: str
+) -> TableShelf:
+    """The shelf that a run reads: of an aligned table only the rows that everyone has."""
+    if spec.alignment is None:
+        return shelf
+    return shelf.only(table, alignments.load(spec.alignment, table, coordinator).choice)
+
+
+def _conversation(stream: AsyncIterator[pb.IntersectRequest]) -> Callable[[str], Awaitable[pb.IntersectRequest]]:
+    """Read the next message, which must be of the expected kind."""
+
+    async def following(expected: str) -> pb.IntersectRequest:
+        try:
+            async with asyncio.timeout(SILENCE_SECONDS):
+                async for message in stream:
+                    if message.WhichOneof("body") != expected:
+                        raise MessageInvalid(f"`{expected}` was expected")
+                    return message
+        except TimeoutError:
+            raise MessageInvalid(f"no `{expected}` came within {SILENCE_SECONDS:g} s") from None
+        raise MessageInvalid(f"the stream ended where `{expected}` was expected")
+
+    return following

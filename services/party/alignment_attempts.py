@@ -1,0 +1,39 @@
+"""Which coordinator aligned which table when: written and synced before anything leaves, so no restart forgets it."""
+
+import json
+import os
+import threading
+from pathlib import Path
+
+FILE = "attempts.jsonl"
+
+
+class AttemptLog:
+    """Attempts of all coordinators, one line each."""
+
+    def __init__(self, directory: Path) -> None:
+        self._path = directory / FILE
+        self._turn = threading.Lock()
+
+    @property
+    def turn(self) -> threading.Lock:
+        """Held between looking and adding, so that two alignments at once are counted as two."""
+        return self._turn
+
+    def times(self, coordinator: str, table: str) -> list[float]:
+        """When a coordinator aligned a table, in Unix seconds."""
+        if not self._path.exists():
+            return []
+        lines = self._path.read_text(encoding="utf-8").splitlines()
+        entries = [json.loads(line) for line in lines if line.endswith("}")]  # a torn last line was never acted on
+        return [e["time"] for e in entries if (e["coordinator"], e["table"]) == (coordinator, table)]
+
+    def add(self, coordinator: str, table: str, name: str, now: float) -> None:
+        """Write an attempt down."""
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        entry = {"time": now, "coordinator": coordinator, "table": table, "name": name}
+        # A new line first: whatever a crash left of the last one stays apart.
+        with self._path.open("a", encoding="utf-8") as file:
+            file.write(f"\n{json.dumps(entry)}\n")
+            file.flush()
+            os.fsync(file.fileno())

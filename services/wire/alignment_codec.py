@@ -1,0 +1,72 @@
+"""Messages of an alignment. What was derived from ids is encoded from a release only, in batches of bounded size."""
+
+from collections.abc import Iterator
+
+from contracts.alignment.v1 import alignment_service_pb2 as pb
+from privacy.psi import HiddenTable, Points, SealedShares, ShuffleShare, Tags
+from privacy.psi_curve import POINT_BYTES
+from privacy.release import Release
+from services.wire.tensors import MessageInvalid
+from tables.identities import Duplicates
+
+BATCH_IDS = 1 << 14
+"""Ids of one message: half a megabyte of points."""
+MOST_IDS = 1 << 24
+"""Most ids of one organisation."""
+_BATCH_BYTES = BATCH_IDS * POINT_BYTES
+_DUPLICATES: dict[int, Duplicates] = {
+    pb.DUPLICATES_REFUSE: "refuse",
+    pb.DUPLICATES_FIRST: "first",
+    pb.DUPLICATES_DROP: "drop",
+}
+
+
+def encode_duplicates(duplicates: Duplicates) -> "pb.Duplicates.ValueType":
+    """What becomes of repeated ids."""
+    return next(code for code, name in _DUPLICATES.items() if name == duplicates)  # type: ignore[return-value]
+
+
+def decode_duplicates(code: int) -> Duplicates:
+    """What becomes of repeated ids; left open means to refuse them."""
+    if code == pb.DUPLICATES_UNSPECIFIED:
+        return "refuse"
+    if code not in _DUPLICATES:
+        raise MessageInvalid(f"duplicates: {code} is not one of refuse, first and drop")
+    return _DUPLICATES[code]
+
+
+def encode_blinded(release: Release[Points]) -> pb.IntersectRequest:
+    """A batch of the coordinator's ids."""
+    return pb.IntersectRequest(blinded_ids=pb.BlindedIds(points=release.content.data))
+
+
+def encode_evaluated(release: Release[Points]) -> Iterator[pb.IntersectResponse]:
+    """All of the coordinator's ids, evaluated and shuffled."""
+    for part in _parts(release.content.data):
+        yield pb.IntersectResponse(evaluated_ids=pb.EvaluatedIds(points=part))
+
+
+def encode_table(release: Release[HiddenTable]) -> Iterator[pb.IntersectResponse]:
+    """A party's table."""
+    for part in _parts(release.content.slots):
+        yield pb.IntersectResponse(table_slots=pb.TableSlots(salt=release.content.salt, slots=part))
+
+
+def encode_matches(release: Release[Tags]) -> Iterator[pb.IntersectRequest]:
+    """The intersection for one party; at least one message, also where it is empty."""
+    for part in _parts(release.content.data) or [b""]:
+        yield pb.IntersectRequest(matches=pb.Matches(total=len(release.content), tags=part))
+
+
+def encode_sealed(release: Release[SealedShares]) -> pb.IntersectResponse:
+    """A party's share of the shuffle for every other party."""
+    return pb.IntersectResponse(begun=pb.Begun(sealed_shares=release.content.data))
+
+
+def encode_share(release: Release[ShuffleShare]) -> pb.IntersectResponse:
+    """A party's share of the shuffle for the coordinator."""
+    return pb.IntersectResponse(accepted=pb.Accepted(shuffle_share=release.content.data))
+
+
+def _parts(data: bytes) -> list[bytes]:
+    return [data[start : start + _BATCH_BYTES] for start in range(0, len(data), _BATCH_BYTES)]
