@@ -1,0 +1,194 @@
+"""What a party refuses to a coordinator that does not keep to the steps of a recoverable sum."""
+
+import asyncio
+from collections import deque
+
+import pytest
+
+from contracts.fedbio.v1 import fedbio_pb2
+from privacy.dropout import BothSharesAsked, SharesNotForUs
+from privacy.pairwise import NotAParticipant, RoundReused
+from privacy.recovery import AskDisclosure, AskKey, AskShares, AskValues, RoundKeyReplaced, StepUnexpected
+from privacy.release import RelayGate, bitmap
+from privacy.session_keys import SessionKey
+from privacy.trees import TooFewParties
+from services.party.fedbio_role import ParticipantsRefused
+from services.party.refusals import CATALOGUE
+from services.wire.recovery_codec import encode_step
+from tests.oracle.recoverable_federation import SPEC, Loss, federation
+
+EVERYONE = frozenset(range(5))
+
+
+def run(directory, story, **hall):
+    """Tell a story in a federation that has begun."""
+
+    async def told():
+        async with federation(directory, **hall) as members:
+            return await story(*members)
+
+    return asyncio.run(told())
+
+
+async def ask(hall, party, step, participants=EVERYONE, phase=fedbio_pb2.PHASE_VARIABLES, k=0):
+    """One instruction straight to a party, whatever the protocol says."""
+    number = hall.next_number()
+    message = fedbio_pb2.Instruction(round=number, phase=phase, k=k, participants=bitmap(participants))
+    if step is not None:
+        message.recovery.CopyFrom(encode_step(RelayGate().release(step)))
+    _, answer, _ = await hall.sessions[party].handle("fedbio", message, deque())
+    return answer
+
+
+async def keys_of(hall, parties=EVERYONE):
+    return {party: (await ask(hall, party, AskKey())).round_key.public_key for party in sorted(parties)}
+
+
+async def one_phase(program, rounds):
+    generator = program.rounds(0, lambda _: None)
+    await rounds.exchange(next(generator))
+
+
+def test_a_replaced_round_key_is_found_before_any_vector_leaves(tmp_path):
+    sent = []
+
+    def replace_key(party, message):
+        if message.recovery.WhichOneof("ask") == "shares" and party == 0:
+            message.recovery.shares.keys[2].public_key = SessionKey.generate().public_bytes
+        sent.append(message.recovery.WhichOneof("ask"))
+
+    async def story(_hall, program, rounds):
+        with pytest.raises(SharesNotForUs, match="replaced a round key"):
+            await one_phase(program, rounds)
+
+    run(tmp_path, story, rewrite=replace_key)
+    assert sent.count("values") == 1, "party 0 was the first to be asked, and refused"
+
+
+def test_every_other_party_refuses_the_shares_of_one_that_was_given_a_false_list(tmp_path):
+    async def story(hall, _program, _rounds):
+        keys = await keys_of(hall)
+        false = keys | {2: SessionKey.generate().public_bytes}
+        sealed = {}
+        for party in sorted(EVERYONE):
+            answer = await ask(hall, party, AskShares(1, false if party == 0 else keys))
+            sealed[party] = {one.party: one.sealed for one in answer.shares.shares}
+        for party in sorted(EVERYONE):
+            mine = {owner: bundle[party] for owner, bundle in sealed.items() if owner != party}
+            with pytest.raises(SharesNotForUs):
+                await ask(hall, party, AskValues(1, mine))
+
+    run(tmp_path, story)
+
+
+def test_a_party_knows_its_own_round_key(tmp_path):
+    async def story(hall, _program, _rounds):
+        keys = await keys_of(hall)
+        with pytest.raises(RoundKeyReplaced):
+            await ask(hall, 3, AskShares(1, keys | {3: SessionKey.generate().public_bytes}))
+
+    run(tmp_path, story)
+
+
+@pytest.mark.parametrize("first", [EVERYONE, EVERYONE - {4}])
+def test_both_kinds_of_share_are_given_to_nobody(tmp_path, first):
+    second = (EVERYONE - {4}) if first == EVERYONE else EVERYONE
+    losses = [] if first == EVERYONE else [Loss(4, "values", after=True)]
+
+    async def story(hall, program, rounds):
+        await one_phase(program, rounds)
+        with pytest.raises(BothSharesAsked):
+            await ask(hall, 0, AskDisclosure(1, second))
+        again = await ask(hall, 0, AskDisclosure(1, first))
+        assert len(again.disclosure.seeds) == len(first)
+
+    run(tmp_path, story, losses=losses)
+
+
+def test_two_parties_that_hear_of_different_participants_refuse_each_others_shares(tmp_path):
+    async def story(hall, _program, _rounds):
+        keys = await keys_of(hall)
+        some = {party: key for party, key in keys.items() if party != 4}
+        own = await ask(hall, 0, AskShares(1, some), EVERYONE - {4})
+        others = {p: await ask(hall, p, AskShares(1, keys)) for p in (1, 2, 3)}
+        sealed = {p: next(s.sealed for s in answer.shares.shares if s.party == 0) for p, answer in others.items()}
+        assert len(own.shares.shares) == 3
+        with pytest.raises(SharesNotForUs):
+            await ask(hall, 0, AskValues(1, sealed), EVERYONE - {4})
+
+    run(tmp_path, story)
+
+
+def test_a_sums_number_is_used_once(tmp_path):
+    async def story(hall, program, rounds):
+        await one_phase(program, rounds)
+        with pytest.raises(RoundReused):
+            await ask(hall, 0, AskShares(1, await keys_of(hall)))
+
+    run(tmp_path, story)
+
+
+def test_a_party_that_left_is_never_taken_back_in_a_session(tmp_path):
+    async def story(hall, program, rounds):
+        await one_phase(program, rounds)
+        with pytest.raises(ParticipantsRefused, match=r"without \[4\], who left"):
+            await ask(hall, 0, AskKey())
+
+    run(tmp_path, story, losses=[Loss(4, "values", after=True)])
+
+
+def test_a_sum_that_too_few_could_open_is_not_begun(tmp_path):
+    async def story(hall, _program, _rounds):
+        few = frozenset({0, 1, 2})
+        keys = await keys_of(hall, few)
+        with pytest.raises(TooFewParties, match="4 must be left"):
+            await ask(hall, 0, AskShares(1, keys), few)
+
+    run(tmp_path, story)
+
+
+def test_too_few_survivors_open_nothing(tmp_path):
+    losses = [Loss(p, "disclosure", after=False) for p in (1, 2)]  # they sent vectors; nobody has disclosed yet
+
+    async def story(hall, program, rounds):
+        hall.losses += [Loss(0, "disclosure", after=False)]
+        with pytest.raises(ConnectionError):
+            await one_phase(program, rounds)
+        with pytest.raises(TooFewParties):
+            await ask(hall, 0, AskDisclosure(1, frozenset({0, 3, 4})))
+        with pytest.raises(NotAParticipant):
+            await ask(hall, 0, AskDisclosure(1, frozenset({1, 2, 3, 4})))
+
+    run(tmp_path, story, losses=losses)
+
+
+def test_steps_come_in_their_order_and_only_where_the_spec_has_them(tmp_path):
+    async def story(hall, _program, _rounds):
+        with pytest.raises(StepUnexpected, match="by steps"):
+            await ask(hall, 0, None)
+        with pytest.raises(StepUnexpected, match="by steps"):
+            await ask(hall, 0, AskKey(), phase=fedbio_pb2.PHASE_FINISH)
+        with pytest.raises(StepUnexpected, match="no round key"):
+            await ask(hall, 0, AskShares(1, dict.fromkeys(range(5), bytes(32))))
+        with pytest.raises(StepUnexpected, match="not open"):
+            await ask(hall, 0, AskValues(1, {}))
+        await ask(hall, 0, AskShares(1, await keys_of(hall)))
+        with pytest.raises(StepUnexpected, match="nothing to open"):
+            await ask(hall, 0, AskDisclosure(1, EVERYONE))
+
+    run(tmp_path, story)
+
+
+def test_a_run_without_recovery_knows_no_steps(tmp_path):
+    async def story(hall, _program, _rounds):
+        with pytest.raises(StepUnexpected, match="asks for no recovery"):
+            await ask(hall, 0, AskKey())
+
+    run(tmp_path, story, text=SPEC.replace(", recovery: true", ""))
+
+
+def test_every_refusal_has_a_name_of_its_own():
+    assert {CATALOGUE[error].reason for error in (BothSharesAsked, SharesNotForUs)} == {
+        "BOTH_SHARES_ASKED",
+        "SHARES_REFUSED",
+    }
