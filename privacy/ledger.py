@@ -108,7 +108,7 @@ class LedgerBroken(RuntimeError):
 
 
 class LedgerUnusable(OSError):
-    """The ledger's database cannot be opened."""
+    """The ledger's database cannot be opened or written; nothing may be released."""
 
 
 _DAMAGED = (sa.exc.DatabaseError, sqlite3.Error, UnicodeDecodeError)
@@ -202,7 +202,7 @@ def open_ledger(url: str) -> Ledger:
         sa.event.listen(engine, "connect", _make_sqlite_durable)
     try:
         return Ledger(engine)
-    except _DAMAGED as error:
+    except (*_DAMAGED, LedgerUnusable) as error:
         where = engine.url.render_as_string(hide_password=True)
         raise LedgerUnusable(
             f"the ledger's database {where} cannot be opened ({type(error).__name__}): if the server or the disk is "
@@ -431,13 +431,19 @@ class Ledger:
 
     @contextmanager
     def _writing(self) -> Iterator[sa.Connection]:
-        with self._engine.connect() as connection:
-            raw: Any = connection.connection.dbapi_connection
-            if connection.dialect.name == "sqlite" and not raw.in_transaction:
-                # take the write lock before reading, or two writers could read the same head
-                connection.exec_driver_sql("BEGIN IMMEDIATE")
-            yield connection
-            connection.commit()
+        try:
+            with self._engine.connect() as connection:
+                raw: Any = connection.connection.dbapi_connection
+                if connection.dialect.name == "sqlite" and not raw.in_transaction:
+                    # take the write lock before reading, or two writers could read the same head
+                    connection.exec_driver_sql("BEGIN IMMEDIATE")
+                yield connection
+                connection.commit()
+        except sa.exc.OperationalError as error:
+            raise LedgerUnusable(
+                f"the ledger's database cannot be written ({error.orig}): nothing was released; make room on its disk, "
+                "or bring its server back"
+            ) from error
 
 
 def _total(counts: Counters) -> Event:

@@ -10,13 +10,13 @@ from typing import Any, TypeVar
 
 from coordinator.bambi import Report
 from privacy.asysqn_rounds import Derivative, RowsName
-from privacy.ledger import BudgetExhausted
+from privacy.ledger import BudgetExhausted, LedgerUnusable
 from privacy.release import Release
 from privacy.rounds import Vector
 from services.coordinator.asysqn_program import AsysqnProgram
 from services.coordinator.fleet import Fleet, PartyLost, PartyRefused
 from services.coordinator.programs import KeepingProgram, Program, ProgramShelf, Rows, checkpoint_of, is_last, round_of
-from services.coordinator.registry import Registry, RunRecord
+from services.coordinator.registry import Registry, RunRecord, StorageFailed
 from services.coordinator.sessions import Session
 from services.wire.tensors import MessageInvalid
 from spec.asysqn import AsysqnSpec
@@ -25,6 +25,8 @@ from spec.parsing import parse_spec
 PROGRESS_SECONDS = 0.5
 """Progress events are written no more often than this; evaluations always are."""
 FIRST_WAIT_SECONDS, LONGEST_WAIT_SECONDS = 0.5, 10.0
+STORAGE_SECONDS = 2.0
+"""Between two tries to note how a run ended."""
 
 Result = TypeVar("Result")
 logger = logging.getLogger(__name__)
@@ -93,19 +95,31 @@ class RunDriver:
         try:
             await self._until_done(session)
         except BudgetExhausted as error:
-            await self._note("state", str(error), state="BUDGET_EXHAUSTED", reason=str(error))
+            await self._end("BUDGET_EXHAUSTED", str(error), str(error))
         except asyncio.CancelledError:
             raise
         except (PartyLost, PartyRefused, ArithmeticError, ValueError, LookupError) as error:
-            await self._note("state", f"failed: {error}", state="FAILED", reason=str(error))
+            await self._end("FAILED", f"failed: {error}", str(error))
+        except (StorageFailed, LedgerUnusable) as error:
+            logger.error("run %s stops: %s", self.run_id, error)
+            await self._end("FAILED", f"failed: {error}", f"STORAGE_FAILED: {error}")
         except Exception as error:
             logger.exception("run %s failed", self.run_id)
             reason = f"an internal error ({type(error).__name__}); the coordinator's log has the detail"
-            await self._note("state", reason, state="FAILED", reason=reason)
+            await self._end("FAILED", reason, reason)
         finally:
             if self._session is not None:
                 await self._session.close()
             self._worker.shutdown(wait=False)
+
+    async def _end(self, state: str, message: str, reason: str) -> None:
+        """Note how the run ended, however long the database takes no writes: a run must not seem to go on for ever."""
+        while True:
+            try:
+                await self._note("state", message, state=state, reason=reason)
+                return
+            except StorageFailed:
+                await asyncio.sleep(STORAGE_SECONDS)
 
     async def _until_done(self, session: Session | None) -> None:
         deadline, delay, missing = 0.0, FIRST_WAIT_SECONDS, ""

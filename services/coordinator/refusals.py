@@ -1,12 +1,13 @@
 """What a coordinator refuses, and how the caller is told."""
 
 from grpc import StatusCode
+from sqlalchemy.exc import DatabaseError
 
 from numerics.networks import NetworkError
-from privacy.ledger import BudgetExhausted, LedgerBroken, RunNotOpen
+from privacy.ledger import BudgetExhausted, LedgerBroken, LedgerUnusable, RunNotOpen
 from services.coordinator.fleet import PartyLost, PartyRefused, PartyUnknown
 from services.coordinator.labels import LabelsMissing
-from services.coordinator.registry import RunUnknown
+from services.coordinator.registry import RunUnknown, StorageFailed
 from services.coordinator.runs import PredictionRefused, RunActive, RunEnded, RunUnfinished, TooManyRuns
 from services.coordinator.sessions import ColumnsDiffer, RowsDiffer
 from services.wire.refusals import Catalogue, Refusal
@@ -34,4 +35,9 @@ CATALOGUE: Catalogue = {
     TooManyRuns: Refusal(StatusCode.RESOURCE_EXHAUSTED, "TOO_MANY_RUNS"),
     BudgetExhausted: Refusal(StatusCode.RESOURCE_EXHAUSTED, "BUDGET_EXHAUSTED"),
     LedgerBroken: Refusal(StatusCode.DATA_LOSS, "LEDGER_BROKEN"),
+    LedgerUnusable: Refusal(StatusCode.RESOURCE_EXHAUSTED, "STORAGE_FAILED"),
+    StorageFailed: Refusal(StatusCode.RESOURCE_EXHAUSTED, "STORAGE_FAILED"),
+    DatabaseError: Refusal(
+        StatusCode.DATA_LOSS, "STORAGE_FAILED", "the coordinator's database cannot be read; its log says why"
+    ),
 }

@@ -1,7 +1,9 @@
 """Runs and their events, in the database: what was registered, where it stands, and what happened."""
 
+import contextlib
 import json
-from collections.abc import Mapping
+import sqlite3
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
@@ -63,6 +65,10 @@ class StateMissing(LookupError):
     """The coordinator's own state of a checkpoint is not there."""
 
 
+class StorageFailed(OSError):
+    """The database did not take a write; what was there before is untouched."""
+
+
 @dataclass(frozen=True)
 class RunRecord:
     """A run as the database has it."""
@@ -109,13 +115,14 @@ class Registry:
         self._engine = engine
         if engine.dialect.name == "sqlite":
             sa.event.listen(engine, "connect", _wait_for_other_writers)
-        metadata.create_all(engine)
+        with _naming_failures():
+            metadata.create_all(engine)
 
     def create(self, record: RunRecord) -> RunRecord:
         """Register a run."""
         now = _now()
         values = _row(record) | {"created": now, "changed": now}
-        with self._engine.begin() as connection:
+        with _naming_failures(), self._engine.begin() as connection:
             connection.execute(_runs.insert().values(values))
         return self.get(record.run_id)
 
@@ -157,7 +164,7 @@ class Registry:
         `metrics` are merged into the newest ones; `kept` is the coordinator's own state of the new `checkpoint`.
         """
         metrics, kept = changes.pop("metrics", {}), changes.pop("kept", None)
-        with self._engine.begin() as connection:
+        with _naming_failures(), self._engine.begin() as connection:
             query = _runs.select().where(_runs.c.run_id == run_id).with_for_update()
             row = connection.execute(query).mappings().first()
             if row is None:
@@ -205,6 +212,20 @@ class Registry:
             EventRecord(**{name: json.loads(row[name]) if name == "metrics" else row[name] for name in names})
             for row in rows
         ]
+
+
+@contextlib.contextmanager
+def _naming_failures() -> Iterator[None]:
+    try:
+        yield
+    except (sa.exc.DatabaseError, sqlite3.Error, UnicodeDecodeError) as error:
+        if isinstance(error, sa.exc.IntegrityError):
+            raise
+        raise StorageFailed(
+            f"the coordinator's database cannot be written ({getattr(error, 'orig', None) or type(error).__name__}): "
+            "make room on its disk, or bring its server back, then resume the run; a damaged file is restored from a "
+            "backup"
+        ) from error
 
 
 def _keep(connection: sa.Connection, run_id: str, checkpoint: int, content: bytes) -> None:

@@ -24,7 +24,7 @@ from party.ldp_objectives import InvalidBounds
 from party.models import InvalidModelSize, ModelImportRefused, ModelShapeMismatch, UnknownModel
 from privacy.dropout import BothSharesAsked, SharesMissing, SharesNotForUs
 from privacy.ldp_accounting import AccountingError
-from privacy.ledger import BudgetExhausted, LedgerConflict
+from privacy.ledger import BudgetExhausted, LedgerConflict, LedgerUnusable
 from privacy.pairwise import NotAParticipant, RoundReused
 from privacy.recovery import StepUnexpected
 from privacy.ring import NotRingElements, RingTooSmall, ValueNotFinite, ValueOutOfRange
@@ -115,6 +115,9 @@ CATALOGUE: Catalogue = {
     AgentStepMismatch: Refusal(StatusCode.FAILED_PRECONDITION, "ROUND_MISMATCH"),
     UnusableState: Refusal(StatusCode.INVALID_ARGUMENT, "MESSAGE_INVALID"),
     LedgerConflict: Refusal(StatusCode.FAILED_PRECONDITION, "LEDGER_CONFLICT"),
+    LedgerUnusable: Refusal(
+        StatusCode.RESOURCE_EXHAUSTED, "STORAGE_FAILED", "the party's ledger cannot be written; its log says why"
+    ),
     InvalidHgp: Refusal(StatusCode.INVALID_ARGUMENT, "SPEC_INVALID"),
     HgpDiverged: Refusal(StatusCode.OUT_OF_RANGE, "DIVERGED"),
     Diverged: Refusal(StatusCode.OUT_OF_RANGE, "RANGE_EXCEEDED"),
