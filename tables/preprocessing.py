@@ -144,12 +144,17 @@ def apply(fitted: Fitted, table: Table) -> Table:
     return replace(table, features=features, columns=columns, texts={}, fitted=fitted)
 
 
-def of_scaling(table: Table) -> Fitted | None:
-    """The figures of a table that was standardised when it was loaded, so that a later one is treated alike."""
-    if table.scaling is None:
+def of_table(table: Table) -> Fitted | None:
+    """What a later table must go through to be like this one, which was taken as it is or standardised when loaded.
+
+    At least its columns, by name and order. None for a sparse table: its columns are numbers, and may be millions.
+    """
+    if issparse(table.features):
         return None
-    figures = zip(table.columns, table.scaling.mean, table.scaling.std, strict=True)
-    return Fitted(tuple(Numbers(column, None, float(mean), float(std)) for column, mean, std in figures), ())
+    width = len(table.columns)
+    mean, std = (np.zeros(width), np.ones(width)) if table.scaling is None else (table.scaling.mean, table.scaling.std)
+    figures = zip(table.columns, mean, std, strict=True)
+    return Fitted(tuple(Numbers(column, None, float(shift), float(scale)) for column, shift, scale in figures), ())
 
 
 def _fills(declared: Declared, table: Table, features: Any) -> NDArray[np.float64]:

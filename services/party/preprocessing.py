@@ -12,7 +12,7 @@ from services.party.tables import TableShelf
 from spec.rows import divide
 from spec.run import RunSpec
 from tables.loading import Table
-from tables.preprocessing import Declared, Fitted, PreprocessingInvalid, apply, fit, of_scaling
+from tables.preprocessing import Declared, Fitted, PreprocessingInvalid, apply, fit, of_table
 
 
 def table_of_run(
@@ -37,7 +37,7 @@ def table_of_run(
 
 def to_keep(table: Table) -> Fitted | None:
     """What a later session needs in order to treat rows as this one does."""
-    return table.fitted if table.fitted is not None else of_scaling(table)
+    return table.fitted if table.fitted is not None else of_table(table)
 
 
 def training_rows(spec: RunSpec, index: int, rows: int) -> NDArray[np.int64]:

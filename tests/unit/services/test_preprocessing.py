@@ -1,0 +1,72 @@
+import numpy as np
+import pytest
+
+from services.party.config import PreprocessConfig, TableConfig
+from services.party.preprocessing import table_of_run, to_keep, training_rows
+from services.party.tables import TableShelf
+from spec.parsing import parse_spec
+from tables.errors import ColumnMissing
+from tables.preprocessing import PreprocessingInvalid
+
+SPEC = "name: t\nparties: [bank, shop]\ntrain: {algorithm: bambi}\n"
+ROWS = "id,a,b\n" + "\n".join(f"{i},{i},{i * i}" for i in range(10)) + "\n"
+HORIZONTAL = """
+name: t
+parties: [bank, shop]
+train: {algorithm: hgp, task: {kind: regularisation, classes: ["0", "1"]}, network: {kind: ring}}
+"""
+
+
+def shelf_of(tmp_path, **tables):
+    configs = {}
+    for name, (text, fields) in tables.items():
+        (tmp_path / f"{name}.csv").write_text(text)
+        configs[name] = TableConfig(path=tmp_path / f"{name}.csv", **fields)
+    return TableShelf(configs)
+
+
+@pytest.mark.parametrize("fields", [{}, {"standardise": True}, {"preprocess": PreprocessConfig(scale="standard")}])
+def test_a_later_table_is_read_by_the_columns_and_figures_of_the_training_table(tmp_path, fields):
+    """Its columns stand in another order, with more beside them, and its own mean is another one."""
+    fresh = "extra,b,id,a\n1,16,x,4\n"
+    shelf = shelf_of(tmp_path, train=(ROWS, fields), fresh=(fresh, fields))
+    spec = parse_spec(SPEC)
+    trained = table_of_run(shelf, spec, 0, dense=True)
+    found = table_of_run(shelf, spec, 0, dense=True, saved=to_keep(trained), table="fresh")
+    assert found.columns == ["a", "b"]
+    np.testing.assert_array_equal(found.features[0], trained.features[4])
+
+
+def test_figures_come_from_the_rows_of_the_lower_problem_alone(tmp_path):
+    shelf = shelf_of(tmp_path, train=(ROWS, {"preprocess": PreprocessConfig(scale="standard")}))
+    spec = parse_spec(SPEC)
+    rows = training_rows(spec, 0, 10)
+    assert len(rows) == 6
+    table = table_of_run(shelf, spec, 0, dense=True)
+    np.testing.assert_allclose(table.features[rows].mean(axis=0), 0, atol=1e-12)
+    assert np.abs(table.features.mean(axis=0)).max() > 0.01
+
+
+def test_a_table_that_lacks_a_trained_column_is_refused(tmp_path):
+    shelf = shelf_of(tmp_path, train=(ROWS, {}), fresh=("id,a\n1,2\n", {}))
+    kept = to_keep(table_of_run(shelf, parse_spec(SPEC), 0, dense=True))
+    with pytest.raises(ColumnMissing, match="'b'"):
+        table_of_run(shelf, parse_spec(SPEC), 0, dense=True, saved=kept, table="fresh")
+
+
+def test_a_run_that_goes_on_with_other_columns_is_refused(tmp_path):
+    shelf = shelf_of(tmp_path, train=(ROWS, {}))
+    kept = to_keep(table_of_run(shelf, parse_spec(SPEC), 0, dense=True))
+    fewer = parse_spec(SPEC.replace("[bank, shop]", "[{name: bank, columns: [a]}, shop]"))
+    with pytest.raises(PreprocessingInvalid, match="other columns"):
+        table_of_run(shelf, fewer, 0, dense=True, saved=kept)
+
+
+def test_parties_with_rows_of_the_same_columns_must_name_the_categories(tmp_path):
+    learnt = PreprocessConfig.model_validate({"categorical": {"columns": ["a"]}})
+    shelf = shelf_of(tmp_path, train=(ROWS, {"preprocess": learnt}))
+    with pytest.raises(PreprocessingInvalid, match="categories"):
+        table_of_run(shelf, parse_spec(HORIZONTAL), 0, dense=True)
+    named = PreprocessConfig.model_validate({"categorical": {"columns": ["a"], "categories": {"a": ["1", "2"]}}})
+    shelf = shelf_of(tmp_path, train=(ROWS, {"preprocess": named}))
+    assert table_of_run(shelf, parse_spec(HORIZONTAL), 0, dense=True).columns == ["b", "a=1", "a=2"]
