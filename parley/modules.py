@@ -48,11 +48,12 @@ def load(package: str, name: str, offered: list[str]) -> ModuleType:
     return importlib.import_module(module_name(package, name))
 
 
-def write_rows(path: Path, name: str, rows: Rows) -> None:
-    """Write rows as JSON. What is not a finite number is written as null, since JSON has no other word for it."""
+def write_rows(path: Path, name: str, rows: Rows, **circumstances: Any) -> None:
+    """Write rows as JSON, and under which circumstances they came about. What is not a finite number is written as null, since JSON has no other word for it."""
     path.parent.mkdir(parents=True, exist_ok=True)
     plain = [{key: _plain(value) for key, value in row.items()} for row in rows]
-    path.write_text(json.dumps({"name": name, "rows": plain}, indent=2, ensure_ascii=False) + "\n")
+    content = {"name": name, **circumstances, "rows": plain}
+    path.write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n")
 
 
 def _plain(value: Any) -> Any:

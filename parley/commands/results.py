@@ -1,5 +1,6 @@
 """`parley reproduce` and `parley bench`: results that anyone can check."""
 
+import os
 import time
 from pathlib import Path
 from typing import Annotated
@@ -36,11 +37,12 @@ def reproduce(
     for each in _chosen(name, offered, json, plot):
         started = time.monotonic()
         rows = reproduction.reproduce(each, quick=quick, data=data)
-        title = f"{each}: {time.monotonic() - started:.0f} s{', quick' if quick else ''}"
+        seconds = round(time.monotonic() - started)
+        title = f"{each}: {seconds} s{', quick' if quick else ''}"
         show(rows, as_json=False, title=title)
         rows_file, picture = _files(each, json, plot, out)
         if rows_file is not None:
-            modules.write_rows(rows_file, each, rows)
+            modules.write_rows(rows_file, each, rows, quick=quick, seconds=seconds, cores=os.cpu_count())
         if picture is not None:
             reproduction.draw(each, rows, picture)
 
@@ -67,7 +69,7 @@ def bench(
         show(rows, as_json=False, title=each)
         rows_file, picture = _files(each, json, plot, out)
         if rows_file is not None:
-            modules.write_rows(rows_file, each, rows)
+            modules.write_rows(rows_file, each, rows, cores=os.cpu_count())
         if picture is not None:
             benchmarking.draw(each, rows, picture)
 
