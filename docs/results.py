@@ -20,8 +20,8 @@ def page(results: dict[str, dict[str, Any]]) -> str:
     lines = [
         "# Results",
         "",
-        "Written by `python docs/results.py` from the rows in `docs/results`, each made by the command above its table.",
-        "A dash in *paper* means that the paper prints no such figure. Where a claim of a paper does not hold, its page",
+        "Written by `python docs/results.py` from rows in `docs/results`, made by the command above each table. A dash",
+        "in *paper* means that the paper prints no such figure. Where a claim of a paper does not hold, its page",
         "says so: " + ", ".join(f"[{PAPERS[key]}](papers/{PAGES.get(key, key)}.md)" for key in PAPERS) + ".",
         "",
     ]

@@ -1,6 +1,7 @@
 """`parley reproduce` and `parley bench`: discovery, tables and files."""
 
 import json
+import os
 import sys
 from types import ModuleType
 
@@ -60,6 +61,9 @@ def test_reproduce_prints_a_table_and_writes_rows_and_a_picture(experiment, tmp_
     assert experiment.asked == [True]
     assert json.loads(rows.read_text()) == {
         "name": "bambi-toy",
+        "quick": True,
+        "seconds": 0,
+        "cores": os.cpu_count(),
         "rows": [
             {"case": "implicit", "metric": "cosine", "ours": 0.999, "paper": None},
             {"case": "implicit", "metric": "relative error", "ours": None, "paper": 0.5},
