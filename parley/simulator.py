@@ -25,6 +25,7 @@ from party import hgp, ldp_dsbo
 from privacy.noise import KeyedNoise
 
 Vector = NDArray[np.floating]
+_HEADER = struct.Struct("<4q")
 
 
 class CorruptMessage(ValueError):
@@ -172,7 +173,7 @@ class Federation:
     weights: NDArray[np.float64]
     """W, with zero row sums."""
     size: int
-    """Length of x, y and z."""
+    """Length of x, y and z, where the task's bounds do not say it."""
 
 
 def run_ldp_dsbo(
@@ -188,7 +189,7 @@ def run_ldp_dsbo(
         {j: float(federation.weights[i, j]) for j in range(count) if j != i and federation.weights[i, j] != 0}
         for i in range(count)
     ]
-    states = [ldp_dsbo.begin(federation.size) for _ in range(count)]
+    states = [ldp_dsbo.first_state(settings, federation.size) for settings in federation.settings]
     for t in range(steps):
         if watch is not None:
             watch(t, states)
@@ -214,15 +215,19 @@ def run_ldp_dsbo(
 
 
 def encode_noised(state: ldp_dsbo.NoisedState) -> bytes:
-    """Return the step and the three noised vectors, which have one length, as little-endian numbers."""
-    vectors = np.concatenate([state.noised_x, state.noised_y, state.noised_z])
-    return struct.pack("<q", state.step) + np.asarray(vectors, dtype="<f8").tobytes()
+    """Return the step, the lengths of the three noised vectors and the vectors, as little-endian numbers."""
+    vectors = (state.noised_x, state.noised_y, state.noised_z)
+    content = np.asarray(np.concatenate(vectors), dtype="<f8").tobytes()
+    return _HEADER.pack(state.step, *(len(vector) for vector in vectors)) + content
 
 
 def decode_noised(data: bytes) -> ldp_dsbo.NoisedState:
     """Return the state that `encode_noised` wrote."""
-    if len(data) % 24 != 8:
-        raise CorruptMessage(f"A noised state of {len(data)} bytes is no step and three vectors of float64.")
-    (step,) = struct.unpack_from("<q", data)
-    x, y, z = np.frombuffer(data, dtype="<f8", offset=8).astype(np.float64).reshape(3, -1)
+    if len(data) < _HEADER.size:
+        raise CorruptMessage(f"A noised state of {len(data)} bytes has no header.")
+    step, *lengths = _HEADER.unpack_from(data)
+    if min(lengths) < 0 or len(data) != _HEADER.size + 8 * sum(lengths):
+        raise CorruptMessage(f"A noised state of {len(data)} bytes does not hold three vectors of {lengths} float64.")
+    numbers = np.frombuffer(data, dtype="<f8", offset=_HEADER.size).astype(np.float64)
+    x, y, z = np.split(numbers, np.cumsum(lengths)[:-1])
     return ldp_dsbo.NoisedState(x, y, z, step)

@@ -19,7 +19,8 @@ own update uses its own state without noise.
 differs from the paper:
 - updates are Jacobi style: u_t uses y_t and z_t, as the sensitivity analysis assumes.
 - x, y and z are projected to boxes after every update; e^λ overflows otherwise, and no bound would hold.
-- per-record terms are clipped, rows normalised (party.ldp_objectives); the paper only assumes its constants.
+- per-record terms are clipped, or bounded by how they are made, and rows normalised (party.ldp_objectives,
+  party.ldp_meta); the paper only assumes its constants.
 - `minibatch` is a different oracle with a different, growing ε; the paper's experiments use it, its theorem does not.
 """
 
@@ -30,8 +31,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from numerics.streams import batch
-from party.ldp_objectives import Bounds, Directions, Records, directions, project, recursion
-from privacy.ldp_accounting import LdpPlan, Oracle, Schedules
+from party import ldp_meta, ldp_objectives
+from party.ldp_meta import MetaBounds, MetaRecords
+from party.ldp_objectives import Bounds, Directions, Records
+from privacy.ldp_accounting import LdpPlan, Oracle, Recursion, Schedules
 from privacy.ldp_states import NoisedState as NoisedState
 from privacy.ldp_states import StateDraft as StateDraft
 from privacy.ldp_states import noise_draft as noise_draft
@@ -55,6 +58,10 @@ class NoDataLeft(ValueError):
     """The agent has fewer records than the run's steps acquire."""
 
 
+class TasksDiffer(TypeError):
+    """The records belong to another task than the bounds."""
+
+
 @dataclass(frozen=True)
 class LdpDsbo:
     """The settings of a run; the same at every agent apart from `noise_scales`."""
@@ -63,8 +70,8 @@ class LdpDsbo:
     """λ_t."""
     noise_scales: Schedules | None
     """ν_t of this agent; None sends the state in the clear, which a party's policy must allow."""
-    bounds: Bounds
-    """What is enforced."""
+    bounds: Bounds | MetaBounds
+    """The task, hyper-parameters (section 5.1) or meta-learning (5.2), and what is enforced."""
     batch_size: int = 50
     """Records that one step acquires (history) or draws (minibatch), of each kind."""
     oracle: Oracle = Oracle.HISTORY
@@ -75,12 +82,12 @@ class LdpDsbo:
 
 @dataclass(frozen=True)
 class Agent:
-    """One party's records in the order in which they arrive, made by `party.ldp_objectives.admit`."""
+    """One party's records in the order in which they arrive, made by the task's `admit`."""
 
     member: int
-    lower: Records
+    lower: Records | MetaRecords
     """ξ: training records."""
-    upper: Records
+    upper: Records | MetaRecords
     """φ: validation records."""
 
 
@@ -96,8 +103,27 @@ class AgentState:
 
 
 def begin(size: int) -> AgentState:
-    """Return the state at t = 0, which depends on no data: the first release is free."""
+    """Return the state at t = 0 of hyper-parameters, which depends on no data: the first release is free."""
     return AgentState(np.zeros(size), np.zeros(size), np.zeros(size))
+
+
+def first_state(settings: LdpDsbo, size: int) -> AgentState:
+    """Return the state at t = 0 of the task, which depends on no data."""
+    bounds = settings.bounds
+    if isinstance(bounds, Bounds):
+        return begin(size)
+    heads = np.zeros(bounds.y_size)
+    return AgentState(ldp_meta.initial_embedding(bounds, settings.seed), heads, heads.copy())
+
+
+def margins(bounds: Bounds | MetaBounds, records: Records | MetaRecords, state: AgentState) -> Vector:
+    """Agent: score its own records; the sign is the predicted label."""
+    match bounds, records:
+        case Bounds(), Records():
+            return np.asarray(records.features @ state.y)
+        case MetaBounds(), MetaRecords():
+            return ldp_meta.margins(bounds, records, state.x, state.y)
+    raise TasksDiffer(f"{type(records).__name__} do not belong to {type(bounds).__name__}.")
 
 
 def draft_state(state: AgentState) -> StateDraft:
@@ -119,7 +145,7 @@ def update(
     x = _mix(state.x, weights, {j: r.noised_x for j, r in received.items()}) - lam_x * d.x
     y = _mix(state.y, weights, {j: r.noised_y for j, r in received.items()}) - lam_y * d.y
     z = _mix(state.z, weights, {j: r.noised_z for j, r in received.items()}) - lam_z * d.z
-    x, y, z = project(settings.bounds, x, y, z)
+    x, y, z = _project(settings.bounds, x, y, z)
     return replace(state, x=x, y=y, z=z, step=state.step + 1)
 
 
@@ -127,7 +153,12 @@ def local_directions(agent: Agent, settings: LdpDsbo, state: AgentState) -> Dire
     """Return the three directions at the agent's current point, from the records that its oracle covers."""
     lower = agent.lower.take(_rows(agent.lower, settings, state.step, f"lower.{agent.member}"))
     upper = agent.upper.take(_rows(agent.upper, settings, state.step, f"upper.{agent.member}"))
-    return directions(lower, upper, settings.bounds, state.x, state.y, state.z)
+    match settings.bounds, lower, upper:
+        case Bounds() as bounds, Records(), Records():
+            return ldp_objectives.directions(lower, upper, bounds, state.x, state.y, state.z)
+        case MetaBounds() as bounds, MetaRecords(), MetaRecords():
+            return ldp_meta.directions(lower, upper, bounds, state.x, state.y, state.z)
+    raise TasksDiffer(f"{type(lower).__name__} do not belong to {type(settings.bounds).__name__}.")
 
 
 def privacy_plan(settings: LdpDsbo, size: int, self_weight: float, *, per_record: bool = True) -> LdpPlan:
@@ -138,13 +169,23 @@ def privacy_plan(settings: LdpDsbo, size: int, self_weight: float, *, per_record
     if settings.noise_scales is None:
         raise ValueError("A run without noise has no privacy plan: its state leaves in the clear.")
     return LdpPlan(
-        recursion(settings.bounds, size),
+        _recursion(settings.bounds, size),
         settings.step_sizes,
         settings.noise_scales,
         self_weight,
         settings.oracle,
         unit_weight=1.0 / settings.batch_size if per_record else 1.0,
     )
+
+
+def _project(bounds: Bounds | MetaBounds, x: Vector, y: Vector, z: Vector) -> tuple[Vector, Vector, Vector]:
+    if isinstance(bounds, MetaBounds):
+        return ldp_meta.project(bounds, x, y, z)
+    return ldp_objectives.project(bounds, x, y, z)
+
+
+def _recursion(bounds: Bounds | MetaBounds, size: int) -> Recursion:
+    return ldp_meta.recursion(bounds) if isinstance(bounds, MetaBounds) else ldp_objectives.recursion(bounds, size)
 
 
 def _mix(own: Vector, weights: Mapping[int, float], noised: Mapping[int, Vector]) -> Vector:
@@ -155,7 +196,7 @@ def _mix(own: Vector, weights: Mapping[int, float], noised: Mapping[int, Vector]
     return mixed
 
 
-def _rows(records: Records, settings: LdpDsbo, t: int, name: str) -> NDArray[np.int64] | slice:
+def _rows(records: Records | MetaRecords, settings: LdpDsbo, t: int, name: str) -> NDArray[np.int64] | slice:
     total = len(records.labels)
     if settings.oracle is Oracle.MINIBATCH:
         return batch(settings.seed, f"ldp.batch.{name}", 0, t, total, settings.batch_size)

@@ -17,6 +17,7 @@ recursion that privacy.ldp_accounting iterates.
 
 import math
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -90,7 +91,19 @@ class Directions:
     """∇_z φ = H z − b of Algorithm 1."""
 
 
-def normalise_rows(features: NDArray[np.floating], bounds: Bounds) -> NDArray[np.float64]:
+class RowBounds(Protocol):
+    """What `normalise_rows` goes by."""
+
+    @property
+    def row_l1(self) -> float:
+        """R."""
+
+    @property
+    def row_max(self) -> float:
+        """κ."""
+
+
+def normalise_rows(features: NDArray[np.floating], bounds: RowBounds) -> NDArray[np.float64]:
     """Clip each coordinate to κ and scale each row to an L1 norm of at most R."""
     clipped = np.clip(np.asarray(features, dtype=np.float64), -bounds.row_max, bounds.row_max)
     norms = np.abs(clipped).sum(axis=1, keepdims=True)

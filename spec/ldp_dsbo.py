@@ -1,6 +1,6 @@
-"""Settings of LDP-DSBO: decentralised hyper-parameters under local differential privacy."""
+"""Settings of LDP-DSBO: decentralised hyper-parameters or meta-learning under local differential privacy."""
 
-from typing import Literal, Self
+from typing import Annotated, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
@@ -68,11 +68,59 @@ class BoundsSpec(Section):
         return self
 
 
+class HyperParametersSpec(Section):
+    """Logistic regression (y) with one log-regularisation coefficient per coordinate (x), tuned on validation rows."""
+
+    kind: Literal["hyper_parameters"]
+    """This task; `bounds` says what is enforced."""
+
+
+class MetaBoundsSpec(Section):
+    """What every agent enforces in meta-learning; ε follows from these."""
+
+    row_l1: float = Field(default=1.0, gt=0)
+    """Rows are scaled to at most this L1 norm."""
+    row_max: float = Field(default=0.4, gt=0)
+    """Features are clipped to ± this."""
+    x_max: float = Field(default=10.0, gt=0)
+    """Weights of the embedding are kept within ± this."""
+    y_max: float = Field(default=4.0, gt=0)
+    """And those of the heads within ± this."""
+    z_max: float = Field(default=2.0, gt=0)
+    """And the Hessian-inverse product within ± this."""
+    loss_scale: float = Field(default=1.0, gt=0)
+    """The loss is the mean over records times this."""
+
+
+class MetaLearningSpec(Section):
+    """An embedding tanh(Wᵀa) that all tasks share (x), and for each task a linear head on it (y)."""
+
+    kind: Literal["meta_learning"]
+    """This task."""
+    column: str = "task"
+    """The column that names each row's task, 0 … tasks − 1; it is no feature."""
+    tasks: int = Field(ge=1, le=10_000)
+    """N."""
+    embedding: int = Field(default=4, ge=1, le=4096)
+    """Length of the embedding."""
+    weight_decay: float = Field(default=0.05, gt=0)
+    """L2 coefficient of the heads; makes the lower problem strongly convex."""
+    initial: float = Field(default=1.0, gt=0)
+    """Standard deviation of the first embedding's weights."""
+    bounds: MetaBoundsSpec = MetaBoundsSpec()
+    """What is enforced."""
+
+
+AgentTask = Annotated[HyperParametersSpec | MetaLearningSpec, Field(discriminator="kind")]
+
+
 class LdpDsboSpec(Section):
-    """Each agent tunes one log-regularisation coefficient per coordinate; what it sends carries Laplace noise."""
+    """Agents solve a bilevel problem with their neighbours; what they send carries Laplace noise."""
 
     algorithm: Literal["ldp_dsbo"]
     """This algorithm."""
+    task: AgentTask = HyperParametersSpec(kind="hyper_parameters")
+    """What to learn."""
     classes: TwoClasses
     """Both classes as the label columns write them; the second one is the positive one."""
     epsilon: float = Field(gt=0, le=100)
@@ -96,7 +144,7 @@ class LdpDsboSpec(Section):
     noise: NoiseSpec | None = NoiseSpec()
     """ν_t; null sends states in the clear, which a party's policy must allow by `epsilon_budget: .inf`."""
     bounds: BoundsSpec = BoundsSpec()
-    """What is enforced."""
+    """What is enforced in `hyper_parameters`; meta-learning has bounds of its own under `task`."""
     stretch: int = Field(default=100, ge=1, le=100_000)
     """Most steps that the parties take among themselves between two words with the coordinator."""
 
@@ -109,6 +157,8 @@ class LdpDsboSpec(Section):
                 f"{self.network.kind} networks change or are directed: take ring, regular, "
                 "fully_connected or erdos_renyi"
             )
+        if isinstance(self.task, MetaLearningSpec) and "bounds" in self.model_fields_set:
+            raise ValueError("meta-learning has its bounds under task.bounds: move them there")
         return self
 
     def check(self, privacy: ProtectionSpec) -> None:

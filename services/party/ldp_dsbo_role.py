@@ -4,7 +4,7 @@ import asyncio
 import json
 import math
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Any
@@ -18,8 +18,9 @@ from contracts.decentralised.v1 import decentralised_pb2
 from contracts.peer.v1 import peer_service_pb2 as peer_pb
 from numerics.networks import gossip_weights, links
 from numerics.streams import stream
-from party import ldp_dsbo
-from party.ldp_objectives import Bounds, Records, admit
+from party import ldp_dsbo, ldp_meta, ldp_objectives
+from party.ldp_meta import MetaBounds, MetaRecords
+from party.ldp_objectives import Bounds, Records
 from privacy.decentralised_rounds import PeerTraffic, Stretch, plan_of
 from privacy.ldp_accounting import Decay, LdpPlan, Oracle, Schedules, guarantee, laplace_scales
 from privacy.ldp_states import NoisedState
@@ -36,7 +37,7 @@ from services.wire.decentralised_codec import (
     encode_noised_state,
 )
 from services.wire.tensors import Blobs, MessageInvalid
-from spec.ldp_dsbo import LdpDsboSpec
+from spec.ldp_dsbo import LdpDsboSpec, MetaLearningSpec
 from spec.rows import divide
 
 _VECTORS = ("x", "y", "z")
@@ -55,7 +56,9 @@ class Arrangement:
     """What an agent knows before its first step."""
 
     agent: ldp_dsbo.Agent
-    test: Records
+    test: Records | MetaRecords
+    first: ldp_dsbo.AgentState
+    """The state before the first step."""
     settings: ldp_dsbo.LdpDsbo
     weights: Mapping[int, float]
     """w_ij of its neighbours."""
@@ -83,12 +86,12 @@ class LdpDsboRole:
         self._peers.on("noised_state", self._take)
 
     def begin(self, checkpoint: Mapping[str, Tensor] | None) -> State:
-        """All zeros, which depend on no data, or a checkpoint."""
-        size = len(self._place.table.columns)
+        """Numbers that depend on no data, or a checkpoint."""
+        first = self._known.first
         if checkpoint is None:
-            return State(ldp_dsbo.begin(size))
+            return State(first)
         named = {name: tensor.numpy() for name, tensor in checkpoint.items()}
-        if any(name not in named or named[name].shape != (size,) for name in _VECTORS):
+        if any(name not in named or named[name].shape != getattr(first, name).shape for name in _VECTORS):
             raise CheckpointMissing("the checkpoint belongs to another table: start a new run")
         k = int(named["k"])
         self._at = k
@@ -144,7 +147,7 @@ class LdpDsboRole:
         return self.model_tensors(state) | {"k": scalar(state.k)}
 
     def model_tensors(self, state: State) -> dict[str, Tensor]:
-        """x (log-coefficients), y (the model) and z."""
+        """x (log-coefficients, or the embedding), y (the model, or the heads) and z."""
         return {name: torch.from_numpy(np.array(getattr(state.agent, name))) for name in _VECTORS}
 
     def reports(self, state: State) -> Mapping[str, bytes]:
@@ -152,9 +155,7 @@ class LdpDsboRole:
         test, spent = self._known.test, spends(self._known, self._train)
         content = {
             "test records": len(test.labels),
-            "test accuracy": float(np.mean(np.where(test.features @ state.agent.y > 0, 1.0, -1.0) == test.labels))
-            if len(test.labels)
-            else None,
+            "test accuracy": accuracy(self._known, test, state.agent) if len(test.labels) else None,
             "privacy": spent,
         }
         return {"agent.json": json.dumps(content, indent=1).encode()}
@@ -203,12 +204,11 @@ def arrange(place: Place) -> Arrangement:
     matrix = links(plan_of(train.network, [each.name for each in run.parties], run.seed), 0)
     row = gossip_weights(matrix, train.weight)[place.index]
     weights = {j: float(w) for j, w in enumerate(row) if j != place.index and w != 0}
-    settings = settings_of(train, run.seed)
+    settings = settings_of(train, run.seed, place.table.columns)
     sets = divide(run.split, len(place.table), stream(run.seed, f"ldp/{entry.name}/split"))
     features, labels = np.asarray(place.table.features), _labels(place, train)
-    lower, upper, test = (
-        admit(features[rows], labels[rows], settings.bounds) for rows in (sets.lower, sets.upper, sets.test)
-    )
+    admit = _admission(place, train, settings.bounds)
+    lower, upper, test = (admit(features[rows], labels[rows]) for rows in (sets.lower, sets.upper, sets.test))
     needed = train.batch * (train.iterations if train.oracle == "history" else 1)
     if min(len(lower.labels), len(upper.labels)) < needed:
         raise ldp_dsbo.NoDataLeft(
@@ -221,20 +221,50 @@ def arrange(place: Place) -> Arrangement:
         plan = ldp_dsbo.privacy_plan(
             settings, features.shape[1], float(row[place.index]), per_record=train.unit == "record"
         )
-    return Arrangement(agent, test, settings, weights, plan)
+    return Arrangement(agent, test, ldp_dsbo.first_state(settings, features.shape[1]), settings, weights, plan)
 
 
-def settings_of(train: LdpDsboSpec, seed: int) -> ldp_dsbo.LdpDsbo:
-    """The run's settings as `party.ldp_dsbo` knows them."""
+def _admission(
+    place: Place, train: LdpDsboSpec, bounds: Bounds | MetaBounds
+) -> Callable[[NDArray[np.float64], NDArray[np.float64]], Records | MetaRecords]:
+    """How rows of the table and their labels become records of the task."""
+    if isinstance(bounds, Bounds):
+        return lambda features, labels: ldp_objectives.admit(features, labels, bounds)
+    assert isinstance(train.task, MetaLearningSpec)  # noqa: S101 (`settings_of` goes by it)
+    at = list(place.table.columns).index(train.task.column)
+    return lambda features, labels: ldp_meta.admit(np.delete(features, at, axis=1), features[:, at], labels, bounds)
+
+
+def accuracy(known: Arrangement, records: Records | MetaRecords, agent: ldp_dsbo.AgentState) -> float:
+    """The share of records whose label the agent's own model gives."""
+    scores = ldp_dsbo.margins(known.settings.bounds, records, agent)
+    return float(np.mean(np.where(scores > 0, 1.0, -1.0) == records.labels))
+
+
+def settings_of(train: LdpDsboSpec, seed: int, columns: Sequence[str] = ()) -> ldp_dsbo.LdpDsbo:
+    """The run's settings as `party.ldp_dsbo` knows them; meta-learning needs the table's columns."""
     steps, noise = train.step_sizes, train.noise
     return ldp_dsbo.LdpDsbo(
         Schedules(*(Decay(each.initial, each.rate) for each in (steps.x, steps.y, steps.z))),
         None if noise is None else laplace_scales(noise.sigma, noise.x_rate, noise.y_rate, noise.z_rate),
-        Bounds(**train.bounds.model_dump()),
+        _bounds(train, columns),
         train.batch,
         Oracle(train.oracle),
         seed,
     )
+
+
+def _bounds(train: LdpDsboSpec, columns: Sequence[str]) -> Bounds | MetaBounds:
+    task = train.task
+    if not isinstance(task, MetaLearningSpec):
+        return Bounds(**train.bounds.model_dump())
+    if task.column not in columns:
+        raise ldp_objectives.InvalidBounds(
+            f"meta-learning reads each row's task from column {task.column!r}, which the table does not have: "
+            "correct task.column, or add the column"
+        )
+    shape = {"features": len(columns) - 1, "tasks": task.tasks, "embedding": task.embedding}
+    return MetaBounds(**shape, weight_decay=task.weight_decay, initial=task.initial, **task.bounds.model_dump())
 
 
 def gate_of(place: Place, known: Arrangement) -> StateGate:
@@ -248,7 +278,7 @@ def gate_of(place: Place, known: Arrangement) -> StateGate:
         desk.noise,
         place.run_id,
         known.plan,
-        size=len(place.table.columns),
+        size=max(len(known.first.x), len(known.first.y)),
         iterations=train.iterations,
         run_limit=math.inf if known.plan is None else train.epsilon,
         limit=desk.epsilon_budget,

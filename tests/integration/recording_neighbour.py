@@ -19,7 +19,7 @@ def _recording(self, sender, message, blobs):
     state = ldp_dsbo_role.decode_noised_state(message, blobs.copy())
     own = self._place.spec.parties[self._place.index].name
     name = f"{self._place.run_id}-{own}-{sender}-{state.step:06d}.npy"
-    np.save(Path(os.environ["RECORDING"]) / name, np.stack([state.noised_x, state.noised_y, state.noised_z]))
+    np.save(Path(os.environ["RECORDING"]) / name, np.concatenate([state.noised_x, state.noised_y, state.noised_z]))
     _take(self, sender, message, blobs)
 
 

@@ -14,6 +14,7 @@ from numerics.networks import gossip_weights, links
 from parley import simulator
 from parley.client import RequestRefused
 from parley.local import LocalFederation
+from party import ldp_meta
 from party.ldp_dsbo import Agent
 from party.ldp_objectives import admit
 from privacy.decentralised_rounds import plan_of
@@ -26,6 +27,12 @@ from tests.faults.harness import DisturbableFederation, start, wait_for_step
 PARTIES = ("north", "east", "south")
 SIZE, STEPS, BATCH = 8, 24, 20
 ROWS = STEPS * BATCH
+META = {"kind": "meta_learning", "tasks": 3, "embedding": 2, "bounds": {"z_max": 0.5}}
+META_STEPS = {
+    "x": {"initial": 0.1, "rate": 0.95},
+    "y": {"initial": 1.0, "rate": 0.87},
+    "z": {"initial": 0.1, "rate": 0.75},
+}
 
 
 def records(member):
@@ -33,6 +40,10 @@ def records(member):
     rule = np.random.default_rng(99).standard_normal(SIZE)
     features = draw.standard_normal((2 * ROWS, SIZE)) * 0.1
     return features, (features @ rule > 0).astype(int)
+
+
+def tasks_of(member):
+    return np.random.default_rng(50 + member).integers(0, META["tasks"], size=2 * ROWS)
 
 
 @pytest.fixture(scope="module")
@@ -45,6 +56,10 @@ def tables(tmp_path_factory):
         columns = np.array([f"c{column}" for column in range(SIZE)])
         np.savez(path, x=features, label=labels, ids=ids, columns=columns)
         tables[party] = {"rows": {"path": str(path), "label": "label", "label_path": str(path)}}
+        meta = directory / f"{party}-tasks.npz"
+        rows = np.column_stack([features, tasks_of(member)])
+        np.savez(meta, x=rows, label=labels, ids=ids, columns=np.append(columns, "task"))
+        tables[party]["tasks"] = {"path": str(meta), "label": "label", "label_path": str(meta)}
     return tables
 
 
@@ -67,12 +82,12 @@ def client(federation):
         yield connected
 
 
-def spec(**train):
+def spec(table="rows", **train):
     content = {
         "name": "ldp",
         "seed": 6,
         "dtype": "float64",
-        "table": "rows",
+        "table": table,
         "parties": list(PARTIES),
         "split": {"lower": f"0:{ROWS}", "upper": f"{ROWS}:{2 * ROWS}", "test": 0},
         "train": {
@@ -131,7 +146,7 @@ def test_a_run_has_the_simulators_bits_and_laplace_noise_of_the_declared_scale_o
     for sender in range(len(PARTIES)):
         for t in range(STEPS):
             copies = [
-                np.load(recording / f"{run.run_id}-{party}-{sender}-{t:06d}.npy")
+                np.load(recording / f"{run.run_id}-{party}-{sender}-{t:06d}.npy").reshape(3, SIZE)
                 for receiver, party in enumerate(PARTIES)
                 if receiver != sender
             ]
@@ -139,6 +154,34 @@ def test_a_run_has_the_simulators_bits_and_laplace_noise_of_the_declared_scale_o
             clear = np.stack([getattr(states[t][sender], name) for name in "xyz"])
             noise.append((copies[0] - clear) / scales.at(t)[:, None])
     assert kstest(np.concatenate(noise).ravel(), "laplace").pvalue > 1e-3  # false alarm: once in a thousand keys
+
+
+def test_a_meta_learning_run_has_the_simulators_bits(client, federation):
+    local, _ = federation
+    text = spec(table="tasks", task=META, step_sizes=META_STEPS)
+    run = client.start(text)
+    run.result()
+    state, parsed = local.directory / "state", parse_spec(text)
+    settings = settings_of(parsed.train, parsed.seed, [*(f"c{column}" for column in range(SIZE)), "task"])
+    agents = []
+    for member in range(len(PARTIES)):
+        features, labels = records(member)
+        signs, tasks = np.where(labels == 1, 1.0, -1.0), tasks_of(member)
+        parts = (slice(0, ROWS), slice(ROWS, 2 * ROWS))
+        agents.append(Agent(member, *(ldp_meta.admit(features[p], tasks[p], signs[p], settings.bounds) for p in parts)))
+    keys = [KeyedNoise((state / party / "ldp-noise.key").read_bytes()) for party in PARTIES]
+    weights = gossip_weights(links(plan_of(parsed.train.network, PARTIES, parsed.seed), 0), parsed.train.weight)
+    known = simulator.Federation(agents, [settings] * len(agents), keys, weights, SIZE)
+    for party, agent in zip(PARTIES, simulator.run_ldp_dsbo(known, STEPS, run=run.run_id), strict=True):
+        model = load((state / party / "runs" / run.run_id / "model.safetensors").read_bytes()[:-32])
+        for name, size in (("x", 2 * SIZE), ("y", 6), ("z", 6)):
+            assert model[name].shape == (size,)
+            np.testing.assert_array_equal(model[name], getattr(agent, name))
+
+
+def test_meta_learning_without_its_column_is_refused(client):
+    with pytest.raises(RequestRefused, match=r"column 'task', which the table does not have.*DATA_INVALID"):
+        client.start(spec(task=META, step_sizes=META_STEPS))
 
 
 def test_every_step_is_in_the_agents_own_ledger(client, federation):
@@ -201,7 +244,7 @@ def test_a_run_over_its_own_epsilon_is_refused_before_it_starts(client):
 
 def test_a_run_over_the_partys_budget_is_refused_before_it_starts(client):
     with pytest.raises(RequestRefused, match=r"past the limit of 90.*BUDGET_EXHAUSTED"):
-        client.start(spec(epsilon=100, noise={"sigma": 0.2}))
+        client.start(spec(epsilon=100, noise={"sigma": 0.14}))
 
 
 def test_states_in_the_clear_are_refused_unless_the_policy_allows_them(client):
