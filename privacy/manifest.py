@@ -296,6 +296,7 @@ MANIFEST: tuple[Entry, ...] = (
     *_control("bambi.v1.Checkpoint", "k", "all parties"),
     *_control("bambi.v1.Contribution", "round embedding directional curvature acknowledgement", "coordinator"),
     *_control("fedbio.v1.LocalState", "phase", "coordinator"),
+    *_control("fedbio.v1.SettledSum", "phase k participants", "coordinator"),
     *_control("fedbio.v1.Instruction", "round phase k participants recovery", "the participants"),
     *_control(
         "fedbio.v1.Contribution", "round state measures acknowledgement round_key shares disclosure", "coordinator"
@@ -343,9 +344,11 @@ MANIFEST: tuple[Entry, ...] = (
         "party.v1.DescribeResponse", "name version tables algorithms aggregations sessions clock_seconds", "coordinator"
     ),
     *_control("party.v1.OpenSessionRequest", "run_id session_id spec_yaml version purpose table", "all parties"),
-    *_control("party.v1.OpenSessionResponse", "upper_size key checkpoints", "coordinator"),
+    *_control("party.v1.OpenSessionResponse", "upper_size key checkpoints settled", "coordinator"),
     *_control(
-        "party.v1.BeginSessionRequest", "session_id keys upper_sizes checkpoint peer_addresses outputs", "all parties"
+        "party.v1.BeginSessionRequest",
+        "session_id keys upper_sizes checkpoint peer_addresses outputs settled",
+        "all parties",
     ),
     *_control("party.v1.Attach", "session_id", "the party"),
     *_control("party.v1.ExchangeRequest", "attach bambi fedbio asysqn decentralised chunk", "all parties"),

@@ -53,6 +53,10 @@ class FedbioProgram:
         """A party's contribution."""
         return decode_contribution(message, blobs, release.content)
 
+    def take_back(self) -> None:
+        """Send each round all averages: a party that left in an attempt before may begin anywhere."""
+        self._settings = replace(self._settings, newcomers=True)
+
     def decode_step(self, message: Any, step: RecoveryStep, party: int) -> Any:
         """A party's answer to a step of a sum with recovery."""
         return decode_step_answer(message, step, party)
@@ -67,15 +71,12 @@ class FedbioProgram:
         """Go on from averages that were kept."""
         arrays = load(content)
         self._averages = fedbio.Averages(arrays.get("variables"), arrays.get("momenta"))
-        # Who left in the attempt before has not seen the last averages.
-        self._settings = replace(self._settings, newcomers=self._spec.privacy.aggregation.recovery)
 
     def rounds(self, done: int, observe: Callable[[Report], None]) -> Rounds:
         """Every phase of the run from round `done` on."""
         for k in range(done, self._train.rounds):
             report = yield from self._translated(fedbio.iteration(self._settings, k, self._averages))
             self._averages = report.averages
-            self._settings = replace(self._settings, newcomers=False)
             reported = {} if np.isnan(report.movement) else {"movement": report.movement}
             last = k + 1 == self._train.rounds
             if last or _due(k + 1, self._spec.evaluate_every):

@@ -6,7 +6,8 @@ checkpoint.
 """
 
 import asyncio
-from collections.abc import Callable, Mapping
+import itertools
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
@@ -14,7 +15,7 @@ from google.protobuf.message import Message
 
 from privacy.aggregation import SumDesk
 from privacy.dropout import RoundKeys
-from privacy.fedbio_rounds import AveragingRound, SurvivorsSum
+from privacy.fedbio_rounds import AveragingRound, Phase, SurvivorsSum
 from privacy.recovery import AskDisclosure, AskKey, AskShares, AskValues, RecoveryStep, ShareBundle
 from privacy.release import Addend, OutcomeGate, RelayGate, Release
 from services.coordinator.fleet import PartyLost, PartyRefused
@@ -23,6 +24,10 @@ from services.wire.tensors import Blobs
 from spec.run import RunSpec
 
 Read = Callable[[int, Any, Blobs], Any]
+
+
+class SettledOtherwise(ValueError):
+    """Parties disagree about a sum of an earlier attempt."""
 
 
 class RecoveringCodec(Protocol):
@@ -35,6 +40,9 @@ class RecoveringCodec(Protocol):
 
     def decode(self, message: Any, blobs: Blobs, release: Release[Any]) -> Addend | None:
         """A party's contribution to a round, checked."""
+
+    def take_back(self) -> None:
+        """Expect parties that were not in the round before: they left in an attempt before this one."""
 
     def decode_step(self, message: Any, step: RecoveryStep, party: int) -> Any:
         """A party's answer to a step that asks for no value, checked."""
@@ -62,6 +70,8 @@ class RecoverableRounds:
     desk: SumDesk
     spec: RunSpec
     session_id: str
+    settled: Mapping[tuple[Phase, int], tuple[int, ...]] = field(default_factory=dict)
+    """Sums that an attempt before may have opened: made again, they are over the same parties or not at all."""
     left: dict[int, PartyLost] = field(default_factory=dict)
     _keys: dict[int, bytes] = field(default_factory=dict)
     _sums: int = 0
@@ -74,10 +84,12 @@ class RecoverableRounds:
             await self._ask(replace(asked, participants=present), dict.fromkeys(present))
             self._enough(asked)
             return None
+        again = self.settled.get((asked.phase, asked.k))
+        asked = asked if again is None else replace(asked, participants=again)
         keys, bundles = await self._share(replace(asked, mean=None))
         asked = replace(asked, participants=tuple(sorted(keys.participants)))
         addends = await self._ask(asked, {party: _values(keys.round_id, party, bundles) for party in bundles})
-        if len(addends) < keys.threshold:
+        if len(addends) < (keys.threshold if again is None else len(again)):
             raise self._last_lost
         survivors = frozenset(addends)
         bare = replace(asked, mean=None, participants=tuple(sorted(survivors)))
@@ -130,7 +142,8 @@ class RecoverableRounds:
     def _enough(self, asked: AveragingRound) -> tuple[int, ...]:
         """The participants who are left, if a sum over them could be opened."""
         present = tuple(party for party in asked.participants if party not in self.left)
-        if len(present) < self._needed(len(present)):
+        again = asked.summed and (asked.phase, asked.k) in self.settled
+        if len(present) < (len(asked.participants) if again else self._needed(len(present))):
             raise self._last_lost
         return present
 
@@ -146,6 +159,20 @@ class RecoverableRounds:
             if bundle.sealed.keys() != bundles.keys() - {party}:
                 name = self.spec.parties[party].name
                 raise PartyRefused(name, "MESSAGE_INVALID", "its shares are not for the participants of the sum")
+
+
+def merge_settled(
+    told: Iterable[Iterable[tuple[Phase, int, tuple[int, ...]]]],
+) -> dict[tuple[Phase, int], tuple[int, ...]]:
+    """What the parties know of sums that were opened before: of a sum, each tells the same or nothing."""
+    found: dict[tuple[Phase, int], tuple[int, ...]] = {}
+    for phase, k, participants in itertools.chain.from_iterable(told):
+        if found.setdefault((phase, k), participants) != participants:
+            raise SettledOtherwise(
+                f"parties say that the {phase} phase of round {k} was summed over {list(found[phase, k])} and over "
+                f"{list(participants)}: it cannot be made again; start a new run"
+            )
+    return found
 
 
 def _values(sum_id: int, party: int, bundles: Mapping[int, ShareBundle]) -> AskValues:

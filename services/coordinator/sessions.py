@@ -15,11 +15,12 @@ from google.protobuf.message import Message
 from contracts.party.v1 import party_service_pb2 as pb
 from privacy.aggregation import SumDesk
 from privacy.fedbio_rounds import SurvivorsSum
-from privacy.release import Addend, Release
+from privacy.release import Addend, Release, bitmap
 from privacy.rounds import Vector
 from services.coordinator.fleet import PREPARE_SECONDS, Fleet, PartyLost, PartyRefused, as_party_error, call
-from services.coordinator.recovery import Read, RecoverableRounds, RecoveringCodec
+from services.coordinator.recovery import Read, RecoverableRounds, RecoveringCodec, merge_settled
 from services.wire import metrics
+from services.wire.fedbio_codec import decode_settled, encode_settled
 from services.wire.framing import chunks, receive
 from services.wire.tensors import Blobs, MessageInvalid
 from services.wire.version import VERSION
@@ -147,7 +148,11 @@ class Session:
         requests = dict.fromkeys(self.names, request)
         if self._recovers:
             program = cast("RecoveringCodec", codec)  # the spec lets no other algorithm ask for recovery
-            self._recovery = RecoverableRounds(self, program, self._desk, self.spec, self.session_id)
+            settled = merge_settled(decode_settled(answer.settled) for answer in self.opened)
+            self._recovery = RecoverableRounds(self, program, self._desk, self.spec, self.session_id, settled)
+            if settled:
+                program.take_back()
+            request.settled.extend(encode_settled((phase, k, bitmap(p)) for (phase, k), p in settled.items()))
             requests = {name: self._from_its_newest(request, answer) for name, answer in self._answers}
         beginning = [self._method(name, "BeginSession", request) for name, request in requests.items()]
         await _all([call(name, begin, PREPARE_SECONDS) for name, begin in zip(requests, beginning, strict=True)])

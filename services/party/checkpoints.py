@@ -107,6 +107,10 @@ class Store:
             raise ModelMissing(f"no model of run {run_id} is saved here: let the run finish first")
         return _read(path)
 
+    def sums_file(self, run_id: str) -> Path:
+        """Where a run's journal of recoverable sums lies."""
+        return self._run(run_id) / "sums.log"
+
     def _run(self, run_id: str) -> Path:
         return self._root / "runs" / run_id
 

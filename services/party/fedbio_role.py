@@ -14,7 +14,7 @@ from numerics.storm import Schedule, Vector
 from numerics.streams import stream
 from privacy.fedbio_rounds import AveragingRound
 from privacy.recovery import AskDisclosure, AskKey, AskShares, AskValues, StepUnexpected
-from privacy.release import Release
+from privacy.release import RecoveryGate, Release, bitmap
 from services.party.checkpoints import CheckpointMissing, scalar
 from services.party.fedbio_tasks import Task, task_of
 from services.party.roles import Place, Plan
@@ -77,9 +77,7 @@ class FedbioRole:
         recovery, step = self._place.recovery, instruction.step
         self._check_step(instruction)
         if recovery is not None and isinstance(step, AskDisclosure):  # about participants that were checked before
-            settled = recovery.settle(step)
-            left = state.left | settled.content.disclosure.key_shares.keys()
-            return Plan(replace(state, left=left), release=settled)
+            return self._settle(state, instruction, recovery, step)
         state = replace(state, left=self._check_participants(state, instruction))
         match instruction.phase:
             case "checkpoint":
@@ -125,6 +123,24 @@ class FedbioRole:
     def _contribute(self, state: State, asked: Asked) -> tuple[fedbio.State, Vector]:
         return self._party.contribute(state.inner, asked, self._randomness)
 
+    def _settle(self, state: State, instruction: AveragingRound, recovery: RecoveryGate, ask: AskDisclosure) -> Plan:
+        """Disclose for the survivors, once it is on the disk for whom."""
+        settled = recovery.settle(ask)
+        journal, whom = self._place.journal, bitmap(ask.survivors)
+        if journal is not None:
+            self._check_settled(journal.get(instruction.phase, instruction.k), whom, instruction)
+            journal.note(instruction.phase, instruction.k, whom)
+        left = state.left | settled.content.disclosure.key_shares.keys()
+        return Plan(replace(state, left=left), release=settled)
+
+    def _check_settled(self, before: int | None, now: int, instruction: AveragingRound) -> None:
+        """The values of a phase are the same whenever it is made: sums over other parties would differ by a value."""
+        if before is not None and before != now:
+            raise ParticipantsRefused(
+                f"the {instruction.phase} phase of round {instruction.k} was summed over {before.bit_count()} parties "
+                f"before (bits {before:b}), and is never summed over others (bits {now:b})"
+            )
+
     def _check_step(self, instruction: AveragingRound) -> None:
         recovers = self._place.recovery is not None
         if (instruction.step is not None) != (recovers and instruction.summed):
@@ -144,7 +160,11 @@ class FedbioRole:
         wanted = participants(spec.seed, instruction.k, len(spec.parties), sampled)
         if not recovers and instruction.participants == wanted:
             return state.left
-        named = frozenset(instruction.participants)
+        named, journal = frozenset(instruction.participants), self._place.journal
+        before = journal.get(instruction.phase, instruction.k) if journal is not None else None
+        if before is not None:  # made again after a restart, over the same parties: this says nothing of who has left
+            self._check_settled(before, bitmap(named), instruction)
+            return state.left
         if not recovers or not named <= frozenset(wanted) - state.left or self._place.index not in named:
             gone = f" without {sorted(state.left)}, who left" if state.left else ""
             raise ParticipantsRefused(

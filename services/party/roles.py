@@ -13,6 +13,7 @@ from privacy.noise import KeyedNoise
 from privacy.release import RecoveryGate, Release
 from privacy.rounds import Vector
 from services.party.peers import PeerPlane
+from services.party.sum_journal import SumJournal
 from services.party.tables import TableShelf
 from services.wire.tensors import Blobs
 from spec.run import RunSpec
@@ -62,6 +63,8 @@ class Place:
     """Derives secrets with every other party for one purpose."""
     recovery: RecoveryGate | None = None
     """Hides addends of sums that go on without a lost party; None where the spec does not ask for that."""
+    journal: SumJournal | None = None
+    """Sums with recovery that this party has helped to open; None where the spec does not ask for that."""
     label_holder: SlopesDesk | None = None
     """The coordinator, for slopes of the loss; None where this party's configuration does not name its address."""
     run_id: str = ""

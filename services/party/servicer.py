@@ -19,6 +19,7 @@ from contracts.peer.v1 import peer_service_pb2 as peer_pb
 from contracts.peer.v1 import peer_service_pb2_grpc as peer_grpc
 from privacy.ledger import open_ledger
 from privacy.noise import KeyedNoise, read_or_create_key
+from privacy.release import bitmap
 from privacy.session_keys import SignedKey, sign_key
 from services.party.alignment import aligned_shelf
 from services.party.checkpoints import Store
@@ -32,6 +33,7 @@ from services.party.tables import TableShelf, TooManySessions, VersionMismatch, 
 from services.wire import metrics
 from services.wire.authorisation import NotAuthorised, caller_of
 from services.wire.certificates import load_identity
+from services.wire.fedbio_codec import decode_settled, encode_settled
 from services.wire.framing import chunks, reader, receive
 from services.wire.tensors import MessageInvalid
 from services.wire.version import VERSION
@@ -103,6 +105,8 @@ class PartyServicer(pb_grpc.PartyServiceServicer):
             checkpoints=await self._compute(self._store.checkpoints, request.run_id),
             ids=table.ids.tolist() if predicts_all else [],
         )
+        if session.journal is not None:
+            answer.settled.extend(encode_settled(session.journal.since(min(answer.checkpoints, default=0))))
         session.upper_size = answer.upper_size
         await self._admit(session)  # last: a refused call leaves no session behind and ends none
         return answer
@@ -150,7 +154,8 @@ class PartyServicer(pb_grpc.PartyServiceServicer):
             self._config.identity,
             session.place.spec.round_seconds,
         )
-        await session.begin(keys, authority, sizes, request.outputs, request.checkpoint, peers)
+        settled = [(phase, k, bitmap(whom)) for phase, k, whom in decode_settled(request.settled)]
+        await session.begin(keys, authority, sizes, request.outputs, request.checkpoint, peers, settled)
         return pb.BeginSessionResponse()
 
     async def Exchange(

@@ -4,7 +4,7 @@ import asyncio
 import functools
 import hashlib
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -12,6 +12,7 @@ from typing import Any
 from google.protobuf.message import Message
 
 from privacy.aggregation import Pairwise, ring_of, trees_of
+from privacy.fedbio_rounds import Phase
 from privacy.recovery import RecoverableSums
 from privacy.release import Addend, Plain, RecoveryGate, Release, SumGate, TreeGate
 from privacy.rounds import Vector
@@ -21,6 +22,7 @@ from services.party.checkpoints import CheckpointMissing, Store
 from services.party.config import Policy
 from services.party.peers import PeerPlane
 from services.party.roles import Algorithm, PeerRole, Place, Plan, ReportingRole, RestlessRole, Role
+from services.party.sum_journal import SumJournal
 from services.wire.tensors import Blobs
 from spec.run import RunSpec
 
@@ -147,10 +149,15 @@ class Session:
         outputs: int,
         checkpoint: int,
         peers: PeerPlane,
+        settled: Iterable[tuple[Phase, int, int]] = (),
     ) -> None:
         """Agree on masks with the other parties and load what to begin from."""
         place = replace(self.place, upper_sizes=upper_sizes, outputs=outputs, peers=peers)
-        place = replace(place, secrets=functools.partial(self._secrets, keys, ca), recovery=self._recovery(keys, ca))
+        place = replace(place, secrets=functools.partial(self._secrets, keys, ca))
+        place = replace(place, recovery=self._recovery(keys, ca), journal=self.journal)
+        if place.journal is not None:
+            for told in settled:
+                place.journal.hear(*told)
 
         def prepare() -> tuple[Role, Any]:
             role = ALGORITHMS[place.spec.train.algorithm].role(place)
@@ -209,6 +216,12 @@ class Session:
             if isinstance(role, ReportingRole):
                 reports = await self._compute(role.reports, plan.state)
                 await self._compute(self.store.save_reports, self.run_id, reports)
+
+    @property
+    def journal(self) -> SumJournal | None:
+        """The run's sums with recovery, as they stand on the disk."""
+        recovers = self.place.spec.privacy.aggregation.recovery and not self.predicts
+        return SumJournal(self.store.sums_file(self.run_id)) if recovers else None
 
     def _recovery(self, keys: Sequence[SignedKey], ca: bytes) -> RecoveryGate | None:
         settings, sampled = self.place.spec.privacy.aggregation, self.place.spec.sampled

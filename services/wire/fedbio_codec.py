@@ -1,6 +1,7 @@
 """The FedBiO family's phases as protos. Only releases are encoded; what is decoded is checked before a role sees it."""
 
 from collections import deque
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import numpy as np
@@ -50,7 +51,7 @@ def decode_instruction(message: pb.Instruction, blobs: Blobs) -> AveragingRound:
     mean = None
     if message.HasField("mean"):
         mean = decode_tensor(message.mean, blobs, name="mean", ndim=1).astype(np.float64)
-    present = tuple(i for i in range(message.participants.bit_length()) if message.participants >> i & 1)
+    present = _members(message.participants)
     step = decode_step(message.recovery) if message.HasField("recovery") else None
     return AveragingRound(named(_PHASES, message.phase), message.k, present, mean, step)
 
@@ -105,3 +106,18 @@ def decode_step_answer(message: pb.Contribution, step: RecoveryStep, party: int)
         case AskDisclosure(), "disclosure":
             return decode_settlement(message.disclosure, party)
     raise MessageInvalid(f"{type(step).__name__} cannot be answered with {share}")
+
+
+def encode_settled(sums: Iterable[tuple[Phase, int, int]]) -> list[pb.SettledSum]:
+    """Sums that a party has helped to open: phase, round and bitmap of participants."""
+    return [pb.SettledSum(phase=_PHASES[phase], k=k, participants=whom) for phase, k, whom in sums]
+
+
+def decode_settled(messages: Iterable[pb.SettledSum]) -> Iterator[tuple[Phase, int, tuple[int, ...]]]:
+    """Phase, round and participants of sums that a party has helped to open."""
+    for message in messages:
+        yield named(_PHASES, message.phase), message.k, _members(message.participants)
+
+
+def _members(participants: int) -> tuple[int, ...]:
+    return tuple(i for i in range(participants.bit_length()) if participants >> i & 1)

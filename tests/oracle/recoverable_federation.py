@@ -114,6 +114,7 @@ class Hall:
 async def federation(directory, text=SPEC, **hall):
     """A hall of begun sessions, and the coordinator's program and recoverable rounds."""
     spec = parse_spec(text)
+    directory.mkdir(exist_ok=True)
     create_authority(directory / "authority", "test")
     for name in NAMES:
         issue(directory / "authority", name, "party", ["localhost"])
@@ -122,7 +123,9 @@ async def federation(directory, text=SPEC, **hall):
         sessions = []
         for index, name in enumerate(NAMES):
             shelf = shelf_of(directory, name)
-            place = Place(spec, index, shelf.load("records"), lambda s=shelf: s.labels("records"), (), None, shelf=shelf)
+            place = Place(
+                spec, index, shelf.load("records"), lambda s=shelf: s.labels("records"), (), None, shelf=shelf
+            )
             sessions.append(Session("s-1", "run-1", "hub", place, Store(directory / f"state-{name}"), worker))
         keys = [
             sign_key(

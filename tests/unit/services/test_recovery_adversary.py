@@ -7,13 +7,16 @@ import pytest
 
 from contracts.fedbio.v1 import fedbio_pb2
 from privacy.dropout import BothSharesAsked, SharesNotForUs
+from privacy.fedbio_rounds import AveragingRound
 from privacy.pairwise import NotAParticipant, RoundReused
 from privacy.recovery import AskDisclosure, AskKey, AskShares, AskValues, RoundKeyReplaced, StepUnexpected
 from privacy.release import RelayGate, bitmap
 from privacy.session_keys import SessionKey
 from privacy.trees import TooFewParties
+from services.coordinator.recovery import SettledOtherwise, merge_settled
 from services.party.fedbio_role import ParticipantsRefused
 from services.party.refusals import CATALOGUE
+from services.party.sum_journal import SumJournal
 from services.wire.recovery_codec import encode_step
 from tests.oracle.recoverable_federation import SPEC, Loss, federation
 
@@ -132,7 +135,7 @@ def test_a_party_that_left_is_never_taken_back_in_a_session(tmp_path):
     async def story(hall, program, rounds):
         await one_phase(program, rounds)
         with pytest.raises(ParticipantsRefused, match=r"without \[4\], who left"):
-            await ask(hall, 0, AskKey())
+            await ask(hall, 0, AskKey(), k=1)
 
     run(tmp_path, story, losses=[Loss(4, "values", after=True)])
 
@@ -192,3 +195,59 @@ def test_every_refusal_has_a_name_of_its_own():
         "BOTH_SHARES_ASKED",
         "SHARES_REFUSED",
     }
+
+
+def test_a_phase_that_is_made_again_is_summed_over_the_same_parties_or_not_at_all(tmp_path):
+    """Values are the same when a round is made again: two sums over different parties would differ by a value."""
+    stores = tmp_path / "first"
+
+    async def first(_hall, program, rounds):
+        await one_phase(program, rounds)
+
+    async def again(hall, _program, _rounds):
+        with pytest.raises(ParticipantsRefused, match="never summed over others"):
+            await ask(hall, 0, AskKey())
+        await ask(hall, 0, AskKey(), EVERYONE - {4})
+
+    run(stores, first, losses=[Loss(4, "values", after=True)])
+    second = tmp_path / "second"
+    second.mkdir()
+    for party in "abcd":
+        (stores / f"state-{party}").rename(second / f"state-{party}")
+    run(second, again)
+
+
+def test_an_evaluation_is_not_repeated_without_a_party(tmp_path):
+    async def story(hall, _program, rounds):
+        evaluation = AveragingRound("evaluate", 0, tuple(range(5)))
+        first = await rounds.exchange(evaluation)
+        assert first.addends == 5
+        with pytest.raises(ParticipantsRefused):
+            await ask(hall, 0, AskKey(), EVERYONE - {4}, fedbio_pb2.PHASE_EVALUATE)
+
+    run(tmp_path, story)
+
+
+def test_a_word_of_another_party_narrows_whom_a_phase_made_again_is_summed_over(tmp_path):
+    journal = SumJournal(tmp_path / "sums.log")
+    journal.note("variables", 3, 0b1111)
+    journal.hear("momenta", 3, 0b0111)
+    assert (journal.get("variables", 3), journal.get("momenta", 3), journal.get("evaluate", 3)) == (15, 7, None)
+    assert list(SumJournal(tmp_path / "sums.log").since(0)) == [("variables", 3, 15)]
+
+
+def test_a_line_of_the_journal_that_was_cut_short_is_written_over(tmp_path):
+    path = tmp_path / "sums.log"
+    SumJournal(path).note("variables", 3, 0b1111)
+    with path.open("ab") as file:
+        file.write(b"3 momen")
+    SumJournal(path).note("momenta", 3, 0b111)
+    assert path.read_text() == "3 variables f\n3 momenta 7\n"
+    assert list(SumJournal(path).since(4)) == []
+
+
+def test_parties_that_tell_different_stories_of_a_sum_end_the_run():
+    told = [[("variables", 3, (0, 1, 2))], [("variables", 3, (0, 1, 2)), ("momenta", 3, (0, 1))]]
+    assert merge_settled(told) == {("variables", 3): (0, 1, 2), ("momenta", 3): (0, 1)}
+    with pytest.raises(SettledOtherwise, match="start a new run"):
+        merge_settled([*told, [("momenta", 3, (0, 2))]])

@@ -1,0 +1,64 @@
+"""Which recoverable sums of a run this party has helped to open, kept on its disk.
+
+A round that is made again after a restart makes the same values. Were its sum then opened over other parties than
+before, the two sums would differ by somebody's value. So a party notes whom a sum was over before it discloses, and
+takes part in that phase again only over the same parties.
+"""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import get_args
+
+from privacy.fedbio_rounds import Phase
+from services.party.checkpoints import StorageFailed
+
+
+class SumJournal:
+    """One line for each sum: round, phase, participants as a bitmap. A line that was cut short was never disclosed."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._settled: dict[tuple[Phase, int], int] = {}
+        self._told: dict[tuple[Phase, int], int] = {}
+        self._length = 0
+        if path.exists():
+            content = path.read_bytes()
+            self._length = content.rfind(b"\n") + 1
+            lines = content[: self._length].decode().splitlines()
+            for k, phase, participants in (line.split() for line in lines):
+                self._settled[_phase(phase), int(k)] = int(participants, 16)
+
+    def get(self, phase: Phase, k: int) -> int | None:
+        """Whom the sum of a phase was over, as a bitmap; None if nobody is known to have disclosed for it."""
+        return self._settled.get((phase, k), self._told.get((phase, k)))
+
+    def hear(self, phase: Phase, k: int, participants: int) -> None:
+        """Take another party's word for a sum that this one did not disclose for: it can only narrow what is asked."""
+        self._told[phase, k] = participants
+
+    def since(self, k: int) -> Iterator[tuple[Phase, int, int]]:
+        """Phase, round and participants of every sum from round k on."""
+        return ((phase, round_, whom) for (phase, round_), whom in self._settled.items() if round_ >= k)
+
+    def note(self, phase: Phase, k: int, participants: int) -> None:
+        """Write and sync that the sum of a phase may be opened over these parties; once is enough."""
+        if self._settled.get((phase, k)) == participants:
+            return
+        line = f"{k} {phase} {participants:x}\n".encode()
+        try:
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            with self._path.open("r+b" if self._path.exists() else "w+b") as file:
+                file.truncate(self._length)  # of a line that was cut short
+                file.seek(self._length)
+                file.write(line)
+                file.flush()
+                os.fsync(file.fileno())
+        except OSError as problem:
+            raise StorageFailed(f"{self._path.name}: {problem.strerror}; nothing was disclosed") from problem
+        self._length += len(line)
+        self._settled[phase, k] = participants
+
+
+def _phase(name: str) -> Phase:
+    return next(phase for phase in get_args(Phase) if phase == name)
