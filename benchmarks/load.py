@@ -1,12 +1,12 @@
 """Load: many parties in one run, many runs at once, and memory over many steps.
 
 Real processes over mutual TLS on one machine. Memory is the resident set of each process, sampled while a long run goes
-on; its slope is fitted over the second half of the run, when every cache is warm.
+on, with its label noise, ledger, checkpoints and evaluations; its slope over the steps is fitted to the second half of
+the run, when every cache is warm. A run that fails ends the benchmark.
 """
 
 import statistics
 import tempfile
-import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,6 @@ from parley.splitting import split_dataset
 
 PARTIES, RUNS, STEPS = 32, 8, 10_000
 ROWS, SAMPLE_SECONDS = 300, 0.5
-LONGEST_SECONDS = 3600.0
 
 
 def run(parties: int = PARTIES, runs: int = RUNS, steps: int = STEPS) -> list[dict[str, Any]]:
@@ -48,17 +47,14 @@ def _many_runs_and_memory(scratch: Path, runs: int, steps: int) -> list[dict[str
     with _federation(scratch, names, "digits") as federation, federation.connect() as client:
         alone = _seconds(client, _spec(names, upper=20, lower=1), 1)
         together = _seconds(client, _spec(names, upper=20, lower=1), runs)
-        samples = _sampled(federation, client, _spec(names, upper=0, lower=steps))
+        samples = _sampled(federation, client, _spec(names, upper=steps, lower=0))
     rows = [_row(f"{runs} runs at once", "seconds for all", together, "s", "one run alone", together / alone)]
     for name, series in samples.items():
-        at, megabytes = np.array(series[len(series) // 2 :]).T
-        # per 10 000 steps: time stands for steps, which the run makes at a constant pace
-        slope = np.polyfit(at, megabytes, 1)[0] * series[-1][0] * 10_000 / steps
-        rows.append(_row(f"memory of {name} over {steps} steps", "slope", slope, "MB per 10000 steps"))
-        first = series[len(series) // 2][1]
-        rows.append(
-            _row(f"memory of {name} over {steps} steps", "end", megabytes[-1], "MB", "half-way", megabytes[-1] / first)
-        )
+        warm = np.array([sample for sample in series if sample[0] >= steps / 2] or series)
+        slope = np.polyfit(warm[:, 0], warm[:, 1], 1)[0] * 1000 * 1024 if len(warm) > 1 else 0.0
+        case = f"memory of {name} over {steps} steps"
+        rows.append(_row(case, "slope", slope, "kB per 1000 steps"))
+        rows.append(_row(case, "end", warm[-1, 1], "MB", "half-way", warm[-1, 1] / warm[0, 1]))
     return rows
 
 
@@ -80,12 +76,13 @@ def _spec(names: list[str], *, upper: int, lower: int) -> str:
             "algorithm": "bambi",
             "hypergradient": "zeroth_order",
             "model": {"kind": "linear", "out": 4},
-            "upper": {"steps": upper, "batch": 32},
-            "lower": {"solver": "sgd", "batch": 32, "warmup_steps": lower, "optimiser": {"step": 1e-3}},
+            "upper": {"steps": upper, "batch": 32, "optimiser": {"step": 1e-4}},
+            "lower": {"solver": "sgd", "steps": 1, "batch": 32, "warmup_steps": lower, "optimiser": {"step": 1e-3}},
+            "zeroth_order": {"directions": 1},
         },
         "privacy": {"labels": {"mechanism": "per_step", "epsilon": 1}},
-        "evaluate_every": 0,
-        "checkpoint_every": 10,
+        "evaluate_every": 1000,
+        "checkpoint_every": 100,
         "round_seconds": 300,
     }
     return yaml.safe_dump(content)
@@ -98,23 +95,15 @@ def _seconds(client: Federation, spec: str, runs: int) -> float:
     return time.perf_counter() - started
 
 
-def _sampled(federation: LocalFederation, client: Federation, spec: str) -> dict[str, list[tuple[float, float]]]:
-    samples: dict[str, list[tuple[float, float]]] = {name: [] for name in federation.processes}
-    done, started = threading.Event(), time.perf_counter()
-
-    def sample() -> None:
-        while not done.wait(SAMPLE_SECONDS):
-            for name, megabytes in _resident(federation).items():
-                samples[name].append((time.perf_counter() - started, megabytes))
-
-    thread = threading.Thread(target=sample, daemon=True)
+def _sampled(federation: LocalFederation, client: Federation, spec: str) -> dict[str, list[tuple[int, float]]]:
+    """(step, MB) of every process, again and again until the run has ended."""
+    samples: dict[str, list[tuple[int, float]]] = {name: [] for name in federation.processes}
     long_run = client.start(spec)
-    thread.start()
-    try:
-        long_run.result()
-    finally:
-        done.set()
-        thread.join(LONGEST_SECONDS)
+    while long_run.refresh().state not in ("COMPLETED", "FAILED", "CANCELLED", "BUDGET_EXHAUSTED"):
+        for name, megabytes in _resident(federation).items():
+            samples[name].append((long_run.step, megabytes))
+        time.sleep(SAMPLE_SECONDS)
+    long_run.result()
     return samples
 
 
@@ -130,7 +119,8 @@ def _resident(federation: LocalFederation) -> dict[str, float]:
 def _row(
     case: str, metric: str, value: float, unit: str, baseline: str | None = None, ratio: float | None = None
 ) -> dict[str, Any]:
-    return {"case": case, "metric": metric, "value": float(value), "unit": unit, "baseline": baseline, "ratio": ratio}
+    against = None if ratio is None else float(ratio)
+    return {"case": case, "metric": metric, "value": float(value), "unit": unit, "baseline": baseline, "ratio": against}
 
 
 def plot(rows: list[dict[str, Any]], path: Path) -> None:
@@ -142,7 +132,7 @@ def plot(rows: list[dict[str, Any]], path: Path) -> None:
     bars = axes.barh([row["case"] for row in slopes], [row["value"] for row in slopes], color="#4472a8")
     axes.bar_label(bars, fmt="%.2f", padding=3)
     axes.axvline(0, color="black", linewidth=1)
-    axes.set(xlabel="MB per 10 000 steps", title="Resident memory over a long run")
+    axes.set(xlabel="kB per 1000 steps", title="Resident memory over a long run")
     axes.invert_yaxis()
     figure.savefig(path, dpi=150)
     plt.close(figure)
