@@ -10,6 +10,7 @@ import services.wire.alignment_codec
 import services.wire.bambi_codec
 import services.wire.decentralised_codec
 import services.wire.fedbio_codec
+import services.wire.recovery_codec
 import services.wire.sum_codec
 from privacy.release import Release
 
@@ -77,6 +78,10 @@ def test_a_release_cannot_be_made_by_hand():
         services.wire.decentralised_codec.encode_contribution,
         services.wire.decentralised_codec.encode_push_sum,
         services.wire.decentralised_codec.encode_noised_state,
+        services.wire.recovery_codec.encode_step,
+        services.wire.recovery_codec.encode_offer,
+        services.wire.recovery_codec.encode_bundle,
+        services.wire.recovery_codec.encode_settlement,
         services.wire.sum_codec.encode_addend,
         services.wire.sum_codec.encode_tree_sum,
     ],

@@ -19,7 +19,7 @@ from contracts.fedbio.v1 import fedbio_pb2
 from contracts.party.v1 import party_service_pb2
 from contracts.tensor.v1 import tensor_pb2
 from privacy import asysqn_rounds, decentralised_rounds, rounds
-from services.wire import asysqn_codec, bambi_codec, decentralised_codec, fedbio_codec, sum_codec
+from services.wire import asysqn_codec, bambi_codec, decentralised_codec, fedbio_codec, recovery_codec, sum_codec
 from services.wire.framing import receive
 from services.wire.tensors import LARGEST_TENSOR_BYTES, MessageInvalid, decode_tensor
 from tests.faults.mutation import FUZZ_EXAMPLES, damaged, mutated, random_message
@@ -43,6 +43,10 @@ DECODERS = {
         lambda m, b, chance: bambi_codec.decode_contribution(m, b, chance.choice(ASKS)),
     ),
     "fedbio instruction": (fedbio_pb2.Instruction, lambda m, b, _: fedbio_codec.decode_instruction(m, b)),
+    "recovery step": (aggregation_pb2.RecoveryStep, lambda m, _b, _: recovery_codec.decode_step(m)),
+    "sealed shares": (aggregation_pb2.ShareBundle, lambda m, _b, _: recovery_codec.decode_bundle(m)),
+    "disclosure": (aggregation_pb2.Disclosure, lambda m, _b, _: recovery_codec.decode_settlement(m, 1)),
+    "settled sum": (fedbio_pb2.SettledSum, lambda m, _b, _: list(fedbio_codec.decode_settled([m]))),
     "decentralised instruction": (
         decentralised_pb2.Instruction,
         lambda m, _b, _: decentralised_codec.decode_instruction(m),

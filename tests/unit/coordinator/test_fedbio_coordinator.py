@@ -12,7 +12,7 @@ from coordinator.fedbio import (
     iteration,
     participants,
 )
-from privacy.fedbio_rounds import MEASURE_UNIT
+from privacy.fedbio_rounds import MEASURE_UNIT, SurvivorsSum
 
 NAMES = ("north", "east", "south", "west")
 
@@ -107,3 +107,17 @@ def test_a_sum_that_is_not_finite_or_changes_its_length_ends_the_run_by_name(tot
 def test_settings_without_enough_parties_are_refused(wrong):
     with pytest.raises(InvalidSettings):
         Settings(**{"parties": NAMES, **wrong})
+
+
+def test_the_mean_is_over_those_whose_vectors_are_in_the_sum():
+    round_ = iteration(Settings(NAMES), 0)
+    next(round_)
+    with pytest.raises(StopIteration) as end:
+        round_.send(SurvivorsSum(np.array([6.0, 9.0]), 3))
+    np.testing.assert_array_equal(end.value.value.averages.variables, [2.0, 3.0])
+
+
+def test_a_party_that_comes_back_gets_variables_and_momenta():
+    before = Averages(np.array([1.0]), np.array([5.0]))
+    asked, _ = finish(iteration(Settings(NAMES, accelerated=True, newcomers=True), 1, before), [[0.0], [0.0]])
+    np.testing.assert_array_equal(asked[0].mean, [1.0, 5.0])

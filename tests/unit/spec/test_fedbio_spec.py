@@ -1,5 +1,7 @@
 import pytest
 
+from privacy.dropout import check_threshold
+from privacy.shamir import ThresholdImpossible
 from spec.fedbio import FedbioSpec
 from spec.parsing import check_spec, parse_spec
 
@@ -65,3 +67,46 @@ def test_classes_may_be_numbers_but_not_truth_values():
 def test_what_cannot_work_is_refused_where_it_stands(train, privacy, field, message):
     problems = check_spec(text(train, privacy))
     assert any(problem.field == field and message in problem.message for problem in problems), problems
+
+
+TEN = "[" + ", ".join(f"h{i}" for i in range(10)) + "]"
+
+
+@pytest.mark.parametrize(("parties", "needed"), [("[a, b, c, d]", 3), ("[a, b, c, d, e]", 4), (TEN, 6)])
+def test_recovery_takes_the_smallest_threshold_that_withstands_one_colluder(parties, needed):
+    spec = parse_spec(text(privacy="{aggregation: {recovery: true}}", parties=parties))
+    count = len(spec.parties)
+    assert spec.privacy.aggregation.needed(spec.sampled, count) == needed
+    check_threshold(needed, count, 1)
+    with pytest.raises(ThresholdImpossible):
+        check_threshold(needed - 1, count, 1)
+
+
+def test_an_evaluation_over_all_parties_needs_more_survivors_than_a_sampled_round():
+    spec = parse_spec(text(CLEANING + "\nparties_per_round: 4", "{aggregation: {recovery: true}}", TEN))
+    needed = spec.privacy.aggregation.needed
+    assert (needed(spec.sampled, 4), needed(spec.sampled, 10)) == (3, 6)
+
+
+@pytest.mark.parametrize(
+    ("train", "aggregation", "parties", "message"),
+    [
+        (CLEANING, "{recovery: true}", "[a, b]", "it takes 4 parties to lose one"),
+        (CLEANING, "{recovery: true}", "[a, b, c]", "it takes 4 parties to lose one"),
+        (CLEANING + "\nparties_per_round: 3", "{recovery: true}", TEN, "it takes 4 parties to lose one"),
+        (CLEANING, "{recovery: true, threshold: 5}", TEN, "take at least 6"),
+        (CLEANING, "{recovery: true, threshold: 10}", TEN, "lower threshold"),
+        (CLEANING, "{recovery: true, minimum_parties: 10}", TEN, "lower threshold or minimum_parties"),
+        (CLEANING, "{recovery: true, kind: two_tree}", TEN, "take `kind: pairwise`"),
+        (CLEANING, "{recovery: true, kind: plain}", TEN, "take `kind: pairwise`"),
+        (CLEANING, "{threshold: 6}", TEN, "belongs to `recovery: true`"),
+    ],
+)
+def test_a_recovery_that_cannot_hold_is_refused_with_what_to_do(train, aggregation, parties, message):
+    problems = check_spec(text(train, f"{{aggregation: {aggregation}}}", parties))
+    assert any(message in problem.message for problem in problems), problems
+
+
+def test_recovery_is_refused_where_every_partys_columns_are_needed():
+    vertical = f"name: x\nparties: {TEN}\nprivacy: {{aggregation: {{recovery: true}}}}\ntrain: {{algorithm: bambi}}"
+    assert any("holds columns" in problem.message for problem in check_spec(vertical)), check_spec(vertical)
