@@ -15,6 +15,9 @@ from spec.decentralised import NetworkSpec
 Phase = Literal["train", "hyper_gradient", "agent_steps", "evaluate", "checkpoint", "finish"]
 MEASURE_UNIT = 1024
 """Rows in the unit of the measures that parties add up: sums of many rows fit the ring."""
+ACCURACY_LEVELS = 200
+"""A party of a personalisation run counts itself at its accuracy, in steps of 1/200: the sum says how many parties
+are at each level, and of none which."""
 
 
 @dataclass(frozen=True)

@@ -4,11 +4,13 @@ from collections.abc import Callable, Generator, Iterator
 from math import sqrt
 from typing import Any
 
+import numpy as np
 from google.protobuf.message import Message
+from numpy.typing import NDArray
 
 from coordinator.bambi import Report
 from numerics.networks import check_strongly_connected, gossip_weights, links
-from privacy.decentralised_rounds import PeerTraffic, Phase, Stretch, plan_of
+from privacy.decentralised_rounds import ACCURACY_LEVELS, PeerTraffic, Phase, Stretch, plan_of
 from privacy.release import Addend, OutcomeGate, Release
 from services.wire.decentralised_codec import decode_contribution, encode_instruction
 from services.wire.tensors import Blobs, MessageInvalid
@@ -84,10 +86,16 @@ class HgpProgram(DecentralisedCodec):
             yield Stretch(phase, k, first, min(first + self._train.stretch, steps))
 
     def _read(self, total: Any) -> dict[str, float]:
-        loss, mistakes, rows, _, test_mistakes, test_rows, accuracy, squared = (float(value) for value in total)
+        measures, levels = [float(value) for value in total[:8]], np.rint(np.asarray(total[8:], dtype=np.float64))
+        loss, mistakes, rows, _, test_mistakes, test_rows, accuracy, squared = measures
         found = {"validation loss": loss / rows, "validation error": mistakes / rows}
         if test_rows > 0:
             found |= {"test error": test_mistakes / test_rows, "test mean accuracy": accuracy / self._parties}
+        if levels.sum() > 0:  # only parties with test rows stand at a level
+            found |= {
+                "test mean accuracy": accuracy / float(levels.sum()),
+                "test bottom-decile accuracy": bottom_decile(levels),
+            }
         return found | ({"hyper-gradient norm": sqrt(max(squared, 0.0))} if self._train.has_hyper else {})
 
 
@@ -126,6 +134,12 @@ def check_network(spec: RunSpec) -> None:
         plan = plan_of(train.network, [entry.name for entry in spec.parties], spec.seed)
         steps = min(train.steps_per_iteration * train.outer.steps, CHECKED_STEPS)
         check_strongly_connected(plan, window=train.network.window, steps=steps)
+
+
+def bottom_decile(levels: NDArray[np.float64]) -> float:
+    """The tenth percentile over parties of their accuracies, to 1/400, from how many stand at each level."""
+    accuracies = np.repeat(np.arange(len(levels)) / ACCURACY_LEVELS, levels.astype(np.int64))
+    return float(np.quantile(accuracies, 0.1))
 
 
 def due(k: int, every: int) -> bool:

@@ -25,7 +25,7 @@ from numerics.bilevel_costs import (
 from numerics.streams import stream
 from party.bilevel_objectives import initial_network
 from party.influence import picture, ranked_rows
-from privacy.decentralised_rounds import MEASURE_UNIT
+from privacy.decentralised_rounds import ACCURACY_LEVELS, MEASURE_UNIT
 from services.party.roles import Place
 from services.party.tables import RowsDiffer
 from spec.hgp import HgpSpec, InfluenceSpec, PersonalisationSpec, RegularisationSpec
@@ -63,9 +63,11 @@ class HgpTask:
     classes: tuple[str, ...]
     ranks_rows: bool = False
     """Whether v is the influence of the party's own rows."""
+    counts_accuracy: bool = False
+    """Whether the spread of accuracies over parties is measured."""
 
     def measures(self, x: Vector, hyper: Vector, v: Vector | None) -> NDArray[np.float64]:
-        """Addends: loss, mistakes and rows of validation and of test, own test accuracy, ‖v‖²."""
+        """Addends: loss, mistakes and rows of validation and of test, own test accuracy, ‖v‖²; a one at its level."""
         accuracy, parts = 0.0, []
         for part in (self.validation, self.test):
             loss, mistakes = self._judge(part, x, hyper)
@@ -73,7 +75,10 @@ class HgpTask:
             parts += [loss / MEASURE_UNIT, mistakes / MEASURE_UNIT, rows / MEASURE_UNIT]
             accuracy = 1.0 - mistakes / rows if rows else 0.0
         squared = 0.0 if v is None else float(np.sum(np.square(v, dtype=np.float64)))
-        return np.array([*parts, accuracy, squared])
+        levels = np.zeros(ACCURACY_LEVELS + 1 if self.counts_accuracy else 0)
+        if len(levels) and len(self.test.labels):
+            levels[round(ACCURACY_LEVELS * accuracy)] = 1.0
+        return np.concatenate([np.array([*parts, accuracy, squared]), levels])
 
     def findings(self, v: Vector | None) -> Mapping[str, bytes]:
         """Files for the party's owner."""
@@ -114,7 +119,7 @@ def hgp_task(place: Place) -> HgpTask:
             weights = np.ones(len(training.labels), dtype)
             return HgpTask(cost, np.zeros(width, dtype), weights, -np.inf, _two, *held, ranks_rows=True)
     x, hyper, cost, scores = _personal(task, training, width, run.seed, dtype)
-    return HgpTask(cost, x, hyper, -np.inf, scores, *held)
+    return HgpTask(cost, x, hyper, -np.inf, scores, *held, counts_accuracy=True)
 
 
 def _personal(

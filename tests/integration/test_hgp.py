@@ -7,11 +7,13 @@ import numpy as np
 import pytest
 import yaml
 from safetensors.numpy import load
+from scipy.special import log_softmax, softmax
 from sklearn.datasets import load_digits
 
 from experiments.hgp_error import exact_solution
 from experiments.synthetic_clients import synthetic_clients
 from numerics.bilevel_costs import regularised_logistic, weighted_samples
+from numerics.streams import stream
 from parley import simulator
 from parley.client import RequestRefused
 from parley.local import LocalFederation
@@ -20,6 +22,7 @@ from privacy.decentralised_rounds import plan_of
 from services.party.config import Policy
 from services.party.hgp_role import hyper_gradient_of, iteration_seed, training_of
 from spec.parsing import parse_spec
+from spec.rows import divide
 
 PARTIES = ("north", "east", "south")
 SYNTHETIC = {"lower": "0:100", "upper": "100:200", "test": 0}
@@ -235,11 +238,32 @@ def personalised(client, method):
     return run, run.result()
 
 
+def accuracy_of(run, party, model, method):
+    """A party's accuracy on its own test rows, by hand from its saved model."""
+    member = PARTIES.index(party)
+    pixels, labels = digits_of(member)
+    parsed = parse_spec(run.message.spec_yaml)
+    rows = divide(parsed.split, len(labels), stream(parsed.seed, f"hgp/{party}/split")).test
+
+    def scores(x):
+        return pixels[rows] @ x[:640].reshape(64, 10) + x[640:]
+
+    if method == "hgp_mtl":
+        parts = [np.exp(log_softmax(scores(part), axis=1)) for part in model["model"].reshape(3, 650)]
+        guess = np.tensordot(softmax(model["hyper"]), np.stack(parts), axes=1)
+    else:
+        guess = scores(model["model"]) * softmax(model["hyper"])
+    return float(np.mean(guess.argmax(axis=1) == labels[rows]))
+
+
 @pytest.mark.parametrize("method", ["hgp_pl", "hgp_mtl", "sgp", "local"])
 def test_a_shared_model_is_made_personal(client, federation, method):
     run, metrics = personalised(client, method)
     assert metrics["test mean accuracy"] > 0.75
     found = models(federation, run)
+    accuracies = [accuracy_of(run, party, model, method) for party, model in zip(PARTIES, found, strict=True)]
+    assert metrics["test mean accuracy"] == pytest.approx(np.mean(accuracies), abs=1e-6)
+    assert metrics["test bottom-decile accuracy"] == pytest.approx(np.quantile(accuracies, 0.1), abs=1 / 400)
     assert (metrics["peer messages"] == 0) == (method == "local")
     personal = [tuple(model["hyper"]) for model in found]
     assert (len(set(personal)) == len(PARTIES)) == method.startswith("hgp")

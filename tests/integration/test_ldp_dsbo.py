@@ -102,7 +102,7 @@ def spec(table="rows", **train):
             **train,
         },
         "checkpoint_every": 12,
-        "wait_seconds": 60,
+        "wait_seconds": 240,
     }
     return yaml.safe_dump(content)
 
