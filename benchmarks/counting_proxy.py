@@ -15,6 +15,7 @@ class CountingProxy:
     def __init__(self, names: Sequence[str], target: Callable[[str], str]) -> None:
         self._names, self._target = names, target
         self._counted = 0
+        self._writers: list[asyncio.StreamWriter] = []
         self.addresses: dict[str, str] = {}
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
@@ -38,15 +39,15 @@ class CountingProxy:
         return self._counted
 
     async def _hang_up(self) -> None:
-        piping = asyncio.all_tasks() - {asyncio.current_task()}
-        for task in piping:
-            task.cancel()
-        await asyncio.gather(*piping, return_exceptions=True)
+        for writer in self._writers:
+            writer.transport.abort()  # both pipes of the connection end by themselves
+        await asyncio.gather(*(asyncio.all_tasks() - {asyncio.current_task()}), return_exceptions=True)
 
     async def _listen(self, name: str) -> str:
         async def connect(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             host, _, port = self._target(name).rpartition(":")
             onward_reader, onward_writer = await asyncio.open_connection(host, int(port))
+            self._writers += [writer, onward_writer]
             await asyncio.gather(self._pipe(reader, onward_writer), self._pipe(onward_reader, writer))
 
         server = await asyncio.start_server(connect, "127.0.0.1", 0)
