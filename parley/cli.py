@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from parley.commands import align, card, certs, data, demo, federation, ledger, results, run, services
+from parley.commands import align, card, certs, data, demo, doctor, federation, ledger, results, run, services
 from parley.commands.refusals import OneLineErrors
 
 app = typer.Typer(
@@ -24,6 +24,7 @@ app.command("reproduce", rich_help_panel=TRY)(results.reproduce)
 app.command("bench", rich_help_panel=TRY)(results.bench)
 app.add_typer(certs.app, name="certs", rich_help_panel=SET_UP)
 app.add_typer(data.app, name="data", rich_help_panel=SET_UP)
+app.command("doctor", rich_help_panel=SET_UP)(doctor.doctor)
 app.command("coordinator", rich_help_panel=SET_UP)(services.coordinator)
 app.command("party", rich_help_panel=SET_UP)(services.party)
 app.add_typer(run.app, name="run", rich_help_panel=TRAIN)

@@ -105,7 +105,7 @@ class RunServicer(run_service_pb2_grpc.RunServiceServicer):
     ) -> run_service_pb2.ListPartiesResponse:
         """Call every party of the address book."""
         statuses = await asyncio.gather(*(self._status(name) for name in self._fleet.names))
-        return run_service_pb2.ListPartiesResponse(parties=statuses)
+        return run_service_pb2.ListPartiesResponse(parties=statuses, version=VERSION, clock_seconds=time.time())
 
     async def GetLedger(
         self, request: run_service_pb2.GetLedgerRequest, context: grpc.aio.ServicerContext
@@ -131,7 +131,7 @@ class RunServicer(run_service_pb2_grpc.RunServiceServicer):
 
     async def _status(self, name: str) -> run_pb2.PartyStatus:
         status = run_pb2.PartyStatus(name=name, address=self._fleet.address(name))
-        started = time.perf_counter()
+        started, clock = time.perf_counter(), time.time()
         try:
             answer = await call(name, lambda: self._fleet.stub(name).Describe(party_pb.DescribeRequest()))
         except (PartyLost, PartyRefused) as error:
@@ -140,6 +140,14 @@ class RunServicer(run_service_pb2_grpc.RunServiceServicer):
         status.reachable, status.version = True, answer.version
         status.tables.extend(table.name for table in answer.tables)
         status.latency_milliseconds = 1000 * (time.perf_counter() - started)
+        # Loading a table may take long before the party reads its clock, so within a call's span there is no skew.
+        early, late = answer.clock_seconds - clock, answer.clock_seconds - time.time()
+        status.clock_skew_seconds = early if early < 0 else max(0.0, late)
+        status.offers.extend(
+            run_pb2.PartyTable(name=t.name, rows=t.rows, features=t.features, problem=t.problem) for t in answer.tables
+        )
+        status.algorithms.extend(answer.algorithms)
+        status.aggregations.extend(answer.aggregations)
         if answer.version != VERSION:
             status.problem = f"runs Parley {answer.version}, this coordinator {VERSION}: install the same version"
         return status

@@ -1,0 +1,159 @@
+"""What `parley doctor --config` looks at: a service's configuration before it starts."""
+
+import math
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import yaml
+
+from parley.doctor import Check, broken, certificate, ok, port, reaches, told, warning, writable
+from services.wire.configuration import ConfigInvalid, load_config
+from services.wire.table_sources import TableSource
+from tables.errors import TableError
+
+if TYPE_CHECKING:
+    from services.coordinator.config import CoordinatorConfig
+    from services.party.config import PartyConfig
+
+
+def configuration(path: Path) -> Iterator[Check]:
+    """Check a party's or a coordinator's configuration; which of them it is, its fields tell."""
+    try:
+        fields = yaml.safe_load(path.read_text())
+    except (OSError, yaml.YAMLError, UnicodeDecodeError) as error:
+        yield broken("configuration", f"{path} cannot be read ({' '.join(str(error).split())[:200]})", "correct it")
+        return
+    yield from _coordinator(path) if isinstance(fields, dict) and "parties" in fields else _party(path)
+
+
+def _party(path: Path) -> Iterator[Check]:
+    from services.party.config import PartyConfig
+
+    try:
+        config = load_config(path, PartyConfig)
+    except ConfigInvalid as invalid:
+        yield told("configuration", invalid)
+        return
+    yield ok("configuration", f"party {config.name}, {len(config.tables)} tables")
+    yield from _service(config, "party")
+    if config.metrics_listen is not None:
+        yield port("metrics port", config.metrics_listen)
+    for name in config.tables:
+        yield _table(config, name)
+    yield from _policy(config)
+    if config.coordinator is not None:
+        yield _reachable(f"coordinator {config.coordinator.name}", config.coordinator.address)
+
+
+def _coordinator(path: Path) -> Iterator[Check]:
+    from services.coordinator.config import CoordinatorConfig
+
+    try:
+        config = load_config(path, CoordinatorConfig)
+    except ConfigInvalid as invalid:
+        yield told("configuration", invalid)
+        return
+    yield ok("configuration", f"coordinator {config.name}, {len(config.parties)} parties, {len(config.labels)} labels")
+    yield from _service(config, "coordinator")
+    if config.web is not None:
+        yield port("web port", config.web.listen)
+    for name, labels in config.labels.items():
+        yield _labels(name, labels, labels.column, labels.id)
+    for name, party in config.parties.items():
+        yield _reachable(f"party {name}", party.address)
+
+
+def _service(config: "PartyConfig | CoordinatorConfig", role: str) -> Iterator[Check]:
+    yield certificate("certificate", config.identity, role, config.name)
+    yield port("port", config.listen)
+    yield writable("state", config.state)
+    yield _database(config.database)
+
+
+def _database(url: str | None) -> Check:
+    import sqlalchemy as sa
+
+    if url is None:
+        return ok("database", "a SQLite file in the state folder")
+    try:
+        shown = sa.make_url(url).render_as_string(hide_password=True)
+        engine = sa.create_engine(url)
+        engine.connect().close()
+        engine.dispose()
+    except (sa.exc.SQLAlchemyError, ModuleNotFoundError) as error:
+        cause = " ".join(str(getattr(error, "orig", None) or type(error).__name__).split())[:200]
+        return broken("database", f"cannot be opened ({cause})", "correct `database`, and start its server")
+    return ok("database", shown)
+
+
+def _table(config: "PartyConfig", name: str) -> Check:
+    from services.party.tables import TableShelf
+    from tables.preprocessing import apply, fit
+
+    subject, shelf = f"table {name}", TableShelf(config.tables)
+    try:
+        declared, table = shelf.declared(name), shelf.load(name, dense=False)
+        columns = len(table.columns) + len(table.texts)
+        if declared is not None:  # a run fits on its training rows; all rows show what can go wrong
+            table = apply(fit(declared, table, np.arange(len(table))), table)
+    except TableError as error:
+        return told(subject, error)
+    entry = config.tables[name]
+    if entry.label is not None:
+        labels = _labels(subject, entry, entry.label, entry.id, entry.label_path)
+        if labels.state == "broken":
+            return labels
+    encoded = f", {len(table.columns)} once preprocessed" if declared is not None else ""
+    return ok(subject, f"{len(table)} rows, {columns} columns{encoded}; ids sha256 {_digest(table)}")
+
+
+def _digest(table: Any) -> str:
+    from tables.loading import id_digest
+
+    return id_digest(table.ids)[:16]
+
+
+def _labels(name: str, source: TableSource, column: str, id_column: str | None, path: Path | None = None) -> Check:
+    from tables.loading import load_labels
+
+    subject = name if name.startswith("table ") else f"labels {name}"
+    try:
+        labels = load_labels(path or source.source, column, None if path else source.format, id_column)
+    except TableError as error:
+        return told(subject, error)
+    many = len(labels.classes) > max(100, len(labels) // 2)
+    kinds = "numbers" if many else f"{len(labels.classes)} classes"
+    return ok(subject, f"{len(labels)} labels, {kinds}; ids sha256 {_digest(labels)}")
+
+
+def _policy(config: "PartyConfig") -> Iterator[Check]:
+    policy, found = config.policy, 0
+    absent = sorted(set(policy.tables or ()) - set(config.tables))
+    if absent:
+        found += 1
+        yield broken("policy", f"it opens tables that are not there: {', '.join(absent)}", "correct `policy.tables`")
+    if config.coordinator is not None and config.coordinator.name not in policy.coordinators:
+        found += 1
+        remedy = "add it to `policy.coordinators`, or correct `coordinator`"
+        yield broken("policy", f"it refuses {config.coordinator.name}, to whom this party announces itself", remedy)
+    if "plain" in policy.aggregations:
+        found += 1
+        yield warning("policy", "`plain` sums hide nothing from the coordinator", "take it out, unless that is meant")
+    if policy.minimum_parties < 3:
+        found += 1
+        remedy = "set `policy.minimum_parties: 3` where there are three parties"
+        yield warning("policy", "in a sum of two parties, each can tell the other's share from the result", remedy)
+    if math.isinf(policy.epsilon_budget):
+        found += 1
+        yield warning("policy", "epsilon_budget is infinite: runs without noise are accepted", "set a budget")
+    if not found:
+        yield ok("policy", f"accepts {', '.join(policy.algorithms)}; sums {', '.join(policy.aggregations)}")
+
+
+def _reachable(subject: str, address: str) -> Check:
+    problem = reaches(address)
+    if problem:
+        return warning(subject, f"nothing answers at {address} ({problem})", "start it, or correct the address")
+    return ok(subject, f"answers at {address}")

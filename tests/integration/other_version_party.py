@@ -1,0 +1,11 @@
+"""A party of another version: the product's own service, which says that it is 9.9.9."""
+
+import services.wire.version
+
+services.wire.version.VERSION = "9.9.9"
+
+from services.party.__main__ import main  # noqa: E402 (the version is read when modules are imported)
+from services.wire.process import run  # noqa: E402
+
+if __name__ == "__main__":
+    run(main, __doc__)

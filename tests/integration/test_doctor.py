@@ -1,0 +1,162 @@
+"""`parley doctor` against real services: a whole federation, and each way in which one can be unwell."""
+
+import json
+import socket
+from datetime import UTC, datetime, timedelta
+
+import pytest
+import yaml
+from typer.testing import CliRunner
+
+from parley.cli import app
+from parley.local import LocalFederation
+from parley.splitting import split_dataset
+from services.wire.certificates import create_authority, issue
+
+PARTIES = ("bank", "shop", "telco")
+
+
+@pytest.fixture(scope="module")
+def patient(tmp_path_factory):
+    """Three parties, one of them of another version, with a table that cannot be read at another one."""
+    directory = tmp_path_factory.mktemp("patient")
+    split_dataset("digits", PARTIES, directory / "data", limit=60)
+    tables = {name: {"train": {"path": directory / "data" / f"{name}.parquet"}} for name in PARTIES}
+    (directory / "broken.csv").write_text("id,a\n1,secret-4711\n")
+    tables["shop"]["odd"] = {"path": directory / "broken.csv"}
+    labels = {"train": {"path": directory / "data" / "labels.parquet"}}
+    modules = {"telco": "tests.integration.other_version_party"}
+    with LocalFederation(directory, tables, labels, modules=modules) as local:
+        yield local
+
+
+def examine(*arguments):
+    """The exit code, and every check by its subject."""
+    result = CliRunner().invoke(app, ["doctor", *map(str, arguments), "--json"], env={"PARLEY_ADDRESS": None})
+    assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
+    return result.exit_code, {check["subject"]: check for check in json.loads(result.stdout)}
+
+
+def of_federation(patient, **changes):
+    options = {"address": patient.addresses["coordinator"], "identity": patient.identity("client")} | changes
+    return examine(*(part for name, value in options.items() for part in (f"--{name}", value)))
+
+
+def states(checks):
+    return {subject: check["state"] for subject, check in checks.items()}
+
+
+def configured(patient, service, path, **changes):
+    """A service's configuration on another port, with changes."""
+    content = yaml.safe_load((patient.directory / f"{service}.yaml").read_text())
+    content |= {"listen": "127.0.0.1:0", "identity": str(patient.identity(service)), "state": str(path / "state")}
+    (path / f"{service}.yaml").write_text(yaml.safe_dump(content | changes))
+    return path / f"{service}.yaml"
+
+
+def test_an_installation_that_works_is_well():
+    code, checks = examine()
+    assert code == 0
+    assert {"python", "packages", "torch", "working folder", "ports", "clock"} <= checks.keys()
+    assert set(states(checks).values()) <= {"ok", "warning"}
+
+
+def test_a_federation_is_examined_party_by_party(patient):
+    code, checks = of_federation(patient)
+    found = states(checks)
+    assert code == 1
+    assert {subject for subject, state in found.items() if state == "broken"} == {
+        "party telco version",
+        "party shop table odd",
+    }
+    for well in ("own certificate", "coordinator", "coordinator version", "coordinator clock", "party bank"):
+        assert found[well] == "ok"
+    for party in PARTIES:
+        assert found[f"party {party} clock"] == found[f"party {party} certificate"] == "ok"
+        assert checks[f"party {party} table train"]["finding"].startswith("60 rows")
+        assert "bambi" in checks[f"party {party} policy"]["finding"]
+    assert "9.9.9" in checks["party telco version"]["finding"]
+    assert checks["party telco version"]["remedy"] == "install the same version on every host"
+    assert "4711" not in json.dumps(checks)
+
+
+def test_a_stopped_party_and_a_stopped_coordinator_are_named(patient):
+    patient.kill("shop")
+    try:
+        code, checks = of_federation(patient)
+        assert (code, checks["party shop"]["state"]) == (1, "broken")
+        assert "start it" in checks["party shop"]["remedy"]
+        assert checks["party bank"]["state"] == "ok"
+    finally:
+        patient.restart("shop")
+    with socket.socket() as nobody:
+        nobody.bind(("127.0.0.1", 0))
+        code, checks = of_federation(patient, address=f"127.0.0.1:{nobody.getsockname()[1]}")
+    assert (code, checks["coordinator"]["state"]) == (1, "broken")
+
+
+def test_a_coordinator_of_another_name_or_another_authority_is_told_apart(patient, tmp_path):
+    _, checks = of_federation(patient, coordinator="hub")
+    assert "is not coordinator hub" in checks["coordinator"]["finding"]
+    create_authority(tmp_path / "authority", "strangers")
+    issue(tmp_path / "authority", "client", "client", ["localhost"])
+    _, checks = of_federation(patient, identity=tmp_path / "client")
+    assert "authority" in checks["coordinator"]["remedy"]
+    _, checks = of_federation(patient, identity=patient.identity("bank"))
+    assert (checks["own certificate"]["state"], "not for a client" in checks["own certificate"]["finding"]) == (
+        "broken",
+        True,
+    )
+
+
+def expired(folder):
+    """An identity that was valid for a day, a year ago."""
+    then = datetime.now(UTC) - timedelta(days=400)
+    create_authority(folder / "authority", "old", now=then)
+    issue(folder / "authority", "bank", "party", ["localhost"], days=1, now=then)
+    return folder / "bank"
+
+
+def test_a_configuration_is_examined_before_its_service_starts(patient, tmp_path):
+    code, checks = examine("--config", configured(patient, "bank", tmp_path))
+    assert code == 0
+    assert states(checks)["policy"] == "warning", "sums of two parties are accepted by default"
+    assert {checks[name]["state"] for name in ("configuration", "certificate", "port", "state", "table train")} == {
+        "ok"
+    }
+    code, checks = examine("--config", configured(patient, "coordinator", tmp_path))
+    assert (code, checks["labels train"]["state"]) == (0, "ok")
+    assert "10 classes" in checks["labels train"]["finding"]
+    assert {checks[f"party {party}"]["state"] for party in PARTIES} == {"ok"}
+    assert not (tmp_path / "state").exists(), "nothing is made by looking"
+
+
+@pytest.mark.parametrize(
+    ("changes", "subject", "text"),
+    [
+        ({"listen": "TAKEN"}, "port", "stop what listens there"),
+        ({"identity": "EXPIRED"}, "certificate", "expired"),
+        ({"identity": "/nowhere"}, "certificate", "cannot be read"),
+        ({"name": "shop"}, "certificate", "the configuration says shop, the certificate bank"),
+        ({"state": "/proc/nowhere"}, "state", "cannot be written"),
+        ({"tables": {"train": {"path": "/nowhere.csv"}}}, "table train", "no such file"),
+        ({"policy": {"coordinators": ["coordinator"], "tables": ["other"]}}, "policy", "not there: other"),
+        ({"policy": {"coordinators": ["another"]}}, "policy", "refuses coordinator"),
+        ({"database": "postgresql+psycopg://u:s3cret@127.0.0.1:1/d"}, "database", "cannot be opened"),
+        ({"colour": "red"}, "configuration", "colour"),
+    ],
+)
+def test_what_would_keep_a_party_from_working_is_found_and_a_remedy_given(patient, tmp_path, changes, subject, text):
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        if changes.get("listen"):
+            changes = {"listen": f"127.0.0.1:{taken.getsockname()[1]}"}
+        if changes.get("identity") == "EXPIRED":
+            changes = {"identity": str(expired(tmp_path))}
+        result = CliRunner().invoke(app, ["doctor", "--config", str(configured(patient, "bank", tmp_path, **changes))])
+    assert result.exit_code == 1
+    line = next(line for line in result.stdout.splitlines() if line.startswith(f"✗ {subject}: "))
+    assert text in line
+    assert " → " in line, "every ✗ says what to do"
+    assert "s3cret" not in result.stdout
