@@ -167,6 +167,8 @@ class RunDriver:
             await self._note("data", f"{name}: {answer.rows} rows, {answer.features} columns, ids sha256 {digest}")
             for warning in answer.warnings:
                 await self._note("party", f"{name} warns: {warning}")
+        if self._spec.alignment is not None:
+            await self._note("data", f"alignment {self._spec.alignment}: {session.opened[0].rows} rows are common")
         began = "resumed from iteration" if record.attempt else "started at iteration"
         await self._note("state", f"{began} {done}", state="RUNNING", reason="", step=done, attempt=record.attempt + 1)
         try:

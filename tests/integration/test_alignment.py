@@ -141,6 +141,7 @@ def test_a_run_on_the_alignment_is_the_run_on_tables_that_were_aligned_by_hand(c
         predictions.append(run.predict(ids=["200", "1499", "777"]))
         data = [event.message for event in run.watch() if event.kind == "data"]
         assert any(id_digest(COMMON) in message for message in data)
+        assert ("alignment customers: 1300 rows are common" in data) == ("alignment" in text)
     assert results[0].pop("bytes") != 0
     assert results[0] == {name: value for name, value in results[1].items() if name != "bytes"}
     assert (predictions[0].scores == predictions[1].scores).all()
