@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from numerics.streams import batch, stream
 from party.ldp_dsbo import Agent
-from party.ldp_objectives import Bounds, Directions, directions
+from party.ldp_objectives import Bounds, Directions, Records, directions
 
 Matrix = NDArray[np.float64]
 
@@ -58,8 +58,8 @@ class _Run:
         self.calls += 1
         return [
             directions(
-                agent.lower.take(self._rows(agent, len(agent.lower.labels), "lower", step)),
-                agent.upper.take(self._rows(agent, len(agent.upper.labels), "upper", step)),
+                self._records(agent, "lower", step),
+                self._records(agent, "upper", step),
                 self.bounds,
                 x[i],
                 y[i],
@@ -75,11 +75,13 @@ class _Run:
         apart = self.weights - np.diag(np.diag(self.weights))
         return values + apart @ (values + self._noise(values.shape, t, k)) + own * values
 
-    def _rows(self, agent: Agent, total: int, kind: str, step: int) -> NDArray[np.int64] | slice:
-        size = self.settings.batch_size
+    def _records(self, agent: Agent, kind: str, step: int) -> Records:
+        records, size = getattr(agent, kind), self.settings.batch_size
+        assert isinstance(records, Records)  # noqa: S101 (the baseline is for hyper-parameters)
         if self.settings.history:
-            return slice(0, (step + 1) * size)
-        return batch(self.settings.seed, f"ma.{kind}.{agent.member}", 0, self.calls, total, size)
+            return records.take(slice(0, (step + 1) * size))
+        name = f"ma.{kind}.{agent.member}"
+        return records.take(batch(self.settings.seed, name, 0, self.calls, len(records.labels), size))
 
     def _noise(self, shape: tuple[int, ...], t: int, k: int) -> Matrix:
         if not self.settings.noise:
