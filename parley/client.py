@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Literal, Self
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 import grpc
 import numpy as np
@@ -19,7 +19,14 @@ from services.wire.refusals import reason_of
 from services.wire.tensors import decode_tensor
 from services.wire.transport import channel_credentials, channel_options
 
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
 CALL_SECONDS = 60.0
+OPENING = {"StartRun": 180.0, "ResumeRun": 180.0}
+"""Deadlines of calls that wait for every party to load its tables, which may take 120 s there."""
+ENDED = frozenset({"COMPLETED", "FAILED", "CANCELLED", "BUDGET_EXHAUSTED"})
+"""States in which nothing happens any more."""
 
 
 class RequestRefused(RuntimeError):
@@ -91,6 +98,7 @@ class Run:
     def __init__(self, federation: "Federation", message: run_pb2.Run) -> None:
         self._federation = federation
         self._message = message
+        self._watched: dict[int, run_pb2.RunEvent] = {}
 
     def __repr__(self) -> str:
         return f"Run({self.run_id}, {self.state}, step {self._message.step} of {self._message.steps})"
@@ -141,8 +149,32 @@ class Run:
         request = run_service_pb2.WatchRunRequest(run_id=self.run_id, after_sequence=after)
         for response in self._federation.stream("WatchRun", request):
             self._message = response.run
+            self._watched[response.event.sequence] = response.event
             yield response.event
         self.refresh()
+
+    def events(self) -> list[run_pb2.RunEvent]:
+        """What has happened: all of it if the run has ended, else what was watched so far."""
+        if self.refresh().state in ENDED:
+            return list(self.watch())
+        return list(self._watched.values())
+
+    def follow(self) -> dict[str, float]:
+        """Like `result`, with a live bar in a notebook or terminal."""
+        from parley.notebook import follow
+
+        return follow(self)
+
+    def plot(self) -> "Figure":
+        """The curves so far, as a matplotlib figure that a notebook shows."""
+        from parley.notebook import plot
+
+        return plot(self)
+
+    def _repr_html_(self) -> str:
+        from parley.notebook import card
+
+        return card(self)
 
     def result(self) -> dict[str, float]:
         """Wait for the end; the metrics of a completed run, or an error that says why there are none."""
@@ -255,7 +287,7 @@ class Federation:
     def call(self, method: str, request: Any) -> Any:
         """One call, its refusal as an exception."""
         try:
-            return getattr(self._stub, method)(request, timeout=CALL_SECONDS)
+            return getattr(self._stub, method)(request, timeout=OPENING.get(method, CALL_SECONDS))
         except grpc.RpcError as error:
             raise _refused(error) from None
 
