@@ -18,6 +18,8 @@ from services.wire.certificate_files import CertificateError, PeerRefused
 from services.wire.tensors import MessageInvalid
 
 DOMAIN = "parley"
+LONGEST_BYTES = 1500
+"""Of a refusal's sentence. It travels twice in the trailers, once percent-encoded, and gRPC drops trailers of 8 KiB."""
 logger = logging.getLogger(__name__)
 
 
@@ -54,7 +56,10 @@ def find(catalogue: Catalogue, error: Exception) -> Refusal | None:
 
 def reason_of(error: grpc.RpcError) -> str | None:
     """The named reason that a service gave, if it gave one."""
-    status = rpc_status.from_call(error)
+    try:
+        status = rpc_status.from_call(error)
+    except ValueError:  # the connection broke after the trailers, or something between changed them: no word of ours
+        return None
     for detail in status.details if status is not None else ():
         info = error_details_pb2.ErrorInfo()
         if detail.Is(info.DESCRIPTOR) and detail.Unpack(info) and info.domain == DOMAIN:
@@ -64,11 +69,18 @@ def reason_of(error: grpc.RpcError) -> str | None:
 
 async def abort(context: grpc.aio.ServicerContext, refusal: Refusal, message: str) -> None:
     """End a call with a status code, a sentence and the named reason."""
+    message = shortened(message)
     detail = any_pb2.Any()
     detail.Pack(error_details_pb2.ErrorInfo(reason=refusal.reason, domain=DOMAIN))
     status = status_pb2.Status(code=refusal.status.value[0], message=message, details=[detail])
     rich = rpc_status.to_status(status)
     await context.abort(rich.code, rich.details, rich.trailing_metadata)
+
+
+def shortened(message: str) -> str:
+    """A sentence that fits the trailers: an error may quote what the caller sent, however long that is."""
+    data = message.encode(errors="replace")
+    return message if len(data) <= LONGEST_BYTES else data[:LONGEST_BYTES].decode(errors="ignore") + " …"
 
 
 class _Malformed:
