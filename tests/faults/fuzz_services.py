@@ -181,7 +181,7 @@ class Fuzzer:
         case = self.chance.choice(list(CASES))
         session = f"fuzz-{self.chance.getrandbits(60)}"
         opening = party_pb.OpenSessionRequest(
-            run_id="fuzzed",
+            run_id=session,
             session_id=session,
             spec_yaml=spec_of(case),
             version=VERSION,
@@ -220,7 +220,11 @@ class Fuzzer:
 
     def _at(self, party: str, name: str, request: Message) -> Outcome:
         method = self._by_name["bank", name]
-        return self._call(Served(party, method.caller, method.path, method.descriptor), "coordinator", [request])
+        served = Served(party, method.caller, method.path, method.descriptor)
+        outcome = self._call(served, "coordinator", [request])
+        if outcome.status != "OK":
+            raise AssertionError(f"{party} refused a right {name}: {outcome.status} {outcome.reason}")
+        return outcome
 
     def _call(self, method: Served, caller: str, messages: list[Any]) -> Outcome:
         kind = method.descriptor

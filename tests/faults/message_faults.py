@@ -5,7 +5,6 @@ import secrets
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import grpc
 import numpy as np
@@ -14,11 +13,11 @@ from contracts.bambi.v1 import bambi_pb2
 from contracts.party.v1 import party_service_pb2 as pb
 from contracts.party.v1 import party_service_pb2_grpc as pb_grpc
 from privacy.aggregation import SumDesk
-from privacy.rounds import LowerForward
+from privacy.rounds import LowerForward, Vector
 from services.wire.bambi_codec import decode_contribution
 from services.wire.certificates import load_identity
 from services.wire.refusals import reason_of
-from services.wire.tensors import Blobs
+from services.wire.tensors import Blobs, encode_tensor
 from services.wire.transport import channel_credentials, channel_options
 from services.wire.version import VERSION
 from spec.parsing import parse_spec
@@ -26,8 +25,10 @@ from tests.faults.cases import PARTIES, spec_of
 from tests.faults.proxy import Weather
 from tests.faults.stage import Stage
 
-CASE = "implicit, pairwise, once"
+CASE = "zeroth order, pairwise, per step"
 ROUNDS = 4
+BATCH, OUTPUTS = 64, 10
+"""Rows of a lower batch of the case, and classes."""
 MOST_MEGABYTES = 50.0
 """What a coordinator may grow by while a party reads slowly; a run's messages would be hundreds of megabytes."""
 
@@ -58,7 +59,7 @@ class Coordinator:
             keys=[answer.key for answer in opened],
             upper_sizes=[answer.upper_size for answer in opened],
             peer_addresses=[stage.federation.addresses[name] for name in PARTIES],
-            outputs=10,
+            outputs=OUTPUTS,
         )
         for stub in self._stubs.values():
             stub.BeginSession(beginning, timeout=60)
@@ -81,43 +82,60 @@ class Coordinator:
             self._channels[name].close()
 
 
-def forward(number: int, t: int | None = None) -> bambi_pb2.Instruction:
-    """The instruction of a round: embeddings of a lower batch."""
-    return bambi_pb2.Instruction(round=number, lower_forward=bambi_pb2.LowerForward(k=1, t=number if t is None else t))
+def instruction(number: int, before: Vector | None, t: int | None = None) -> bambi_pb2.Instruction:
+    """The instruction of a round: a gradient for the sum before, and the embeddings of the next lower batch."""
+    ask = bambi_pb2.LowerForward(k=1, t=number - 1 if t is None else t)
+    message = bambi_pb2.Instruction(round=number, lower_forward=ask)
+    if before is not None:
+        gradient = np.cos(np.arange(before.size)).reshape(-1, BATCH, OUTPUTS).astype(before.dtype)
+        message.gradient.theta.CopyFrom(encode_tensor(gradient, Blobs()))
+    return message
 
 
 def repeated_skipped_and_swapped_messages(stage: Stage) -> None:
     """A repeated instruction gets the same bytes; one too early, late or changed is refused; the sums stay the same."""
-    with contextlib.closing(Coordinator(stage)) as coordinator:
-        undisturbed = [
-            _sum([_only(coordinator.say(name, forward(number))) for name in PARTIES]) for number in range(1, ROUNDS + 1)
-        ]
+    undisturbed: list[Vector] = []
     with contextlib.closing(Coordinator(stage)) as coordinator:
         for number in range(1, ROUNDS + 1):
-            answers = []
-            for name in PARTIES:
-                for wrong in _wrong(stage, number):
-                    found = coordinator.say(name, wrong)
-                    if found != ([], "ROUND_MISMATCH"):
-                        raise AssertionError(f"round {wrong.round} where {number} is due: {found}")
-                answers.append(_only(coordinator.say(name, forward(number))))
-                repeated, refused = coordinator.say(name, forward(number), forward(number))
-                if refused or [one.SerializeToString() for one in repeated] != 2 * [answers[-1].SerializeToString()]:
-                    raise AssertionError(f"a repeated round {number} got other bytes ({refused})")
-                swapped, refused = coordinator.say(name, forward(number + 2), forward(number + 1))
-                if (swapped, refused) != ([], "ROUND_MISMATCH"):
-                    raise AssertionError(f"rounds {number + 2} and {number + 1} were taken in this order")
-            if not np.array_equal(_sum(answers), undisturbed[number - 1]):
+            due = instruction(number, undisturbed[-1] if undisturbed else None)
+            undisturbed.append(_sum([_only(coordinator.say(name, due)) for name in PARTIES]))
+    with contextlib.closing(Coordinator(stage)) as coordinator:
+        before: Vector | None = None
+        for number in range(1, ROUNDS + 1):
+            answers = [_disturbed_round(stage, coordinator, name, number, before) for name in PARTIES]
+            before = _sum(answers)
+            if not np.array_equal(before, undisturbed[number - 1]):
                 raise AssertionError(f"round {number} sums up to other bits than without disturbance")
+    if all(np.array_equal(total, undisturbed[0]) for total in undisturbed[1:]):
+        raise AssertionError("the rounds change nothing, so nothing was shown")
 
 
-def _wrong(stage: Stage, number: int) -> Iterator[bambi_pb2.Instruction]:
+def _disturbed_round(
+    stage: Stage, coordinator: Coordinator, party: str, number: int, before: Vector | None
+) -> pb.ExchangeResponse:
+    """What a party answers to a round while it is sent others, before and after."""
+    for wrong in _wrong(stage, number, before):
+        found = coordinator.say(party, wrong)
+        if found != ([], "ROUND_MISMATCH"):
+            raise AssertionError(f"round {wrong.round} where {number} is due: {found}")
+    due = instruction(number, before)
+    answer = _only(coordinator.say(party, due))
+    repeated, refused = coordinator.say(party, due, due)
+    if refused or [one.SerializeToString() for one in repeated] != 2 * [answer.SerializeToString()]:
+        raise AssertionError(f"a repeated round {number} got other bytes ({refused})")
+    swapped = coordinator.say(party, instruction(number + 2, before), instruction(number + 1, before))
+    if swapped != ([], "ROUND_MISMATCH"):
+        raise AssertionError(f"rounds {number + 2} and {number + 1} were taken in this order")
+    return answer
+
+
+def _wrong(stage: Stage, number: int, before: Vector | None) -> Iterator[bambi_pb2.Instruction]:
     """Instructions that are not due: later ones, one that is long past, and the last one with other content."""
-    yield forward(number + stage.chance.choice((1, 2, 7, 1 << 40)))
+    yield instruction(number + stage.chance.choice((1, 2, 7, 1 << 40)), before, t=number - 1)
     if number > 2:
-        yield forward(number - 2)
+        yield instruction(number - 2, before)
     if number > 1:
-        yield forward(number - 1, t=99)
+        yield instruction(number - 1, before, t=99)
 
 
 def _only(said: tuple[list[pb.ExchangeResponse], str | None]) -> pb.ExchangeResponse:
@@ -127,7 +145,7 @@ def _only(said: tuple[list[pb.ExchangeResponse], str | None]) -> pb.ExchangeResp
     return answers[0]
 
 
-def _sum(answers: list[pb.ExchangeResponse]) -> Any:
+def _sum(answers: list[pb.ExchangeResponse]) -> Vector:
     """What a coordinator opens: masks cancel, so the sum is the same in every session."""
     blobs: Blobs = Blobs()
     addends = [decode_contribution(answer.bambi, blobs, LowerForward(1, 0)) for answer in answers]

@@ -102,9 +102,12 @@ def damaged_ledger_file(stage: Stage) -> None:
     with contextlib.closing(sqlite3.connect(database, timeout=30)) as connection:
         connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
     content = database.read_bytes()
+    place = _place_of(database, content, run.run_id)
     try:
         for _ in range(FLIPS):
-            database.write_bytes(_flipped_at(content, whole.entries[0].hash.encode(), stage))
+            changed = bytearray(content)
+            changed[stage.chance.choice(place)] ^= 1 << stage.chance.randrange(8)
+            database.write_bytes(changed)
             _clear_wal(database)
             _expect_damage(stage, run.run_id, whole.entries)
             stage.federation.kill("coordinator")
@@ -118,12 +121,13 @@ def damaged_ledger_file(stage: Stage) -> None:
         raise AssertionError("the restored ledger is not whole")
 
 
-def _flipped_at(content: bytes, digest: bytes, stage: Stage) -> bytes:
-    """The file with one bit flipped in the row that ends with `digest`: its values, or its header."""
-    place = content.index(digest) + len(digest) - stage.chance.randrange(450)
-    changed = bytearray(content)
-    changed[place] ^= 1 << stage.chance.randrange(8)
-    return bytes(changed)
+def _place_of(database: Path, content: bytes, run_id: str) -> range:
+    """Where the run's first ledger entry lies in the file: its columns' types and their values, up to its hash."""
+    query = "SELECT previous_hash || hash FROM ledger_entries WHERE run = ? AND sequence = 0"
+    with contextlib.closing(sqlite3.connect(database, timeout=30)) as connection:
+        (hashes,) = connection.execute(query, (run_id,)).fetchone()
+    end = content.index(hashes.encode()) + len(hashes)
+    return range(content.rindex(run_id.encode(), 0, end) - 10, end)
 
 
 def _clear_wal(database: Path) -> None:
