@@ -7,6 +7,7 @@ is 33 bytes. Fewer than t shares are independent of the secret.
 import secrets
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 PRIME = 2**256 + 297
 SECRET_BYTES = 32
@@ -62,7 +63,7 @@ def combine(shares: Mapping[int, Share], threshold: int) -> bytes:
     """The secret from at least `threshold` shares, keyed by point; more than that must agree with it."""
     if len(shares) < threshold:
         raise NotEnoughShares(f"{len(shares)} shares of {threshold} needed: wait for more survivors or end the round")
-    known = [(share.point, share.value) for share in shares.values()]
+    known = sorted((share.point, share.value) for share in shares.values())
     basis, surplus = known[:threshold], known[threshold:]
     if any(_interpolate(basis, point) != value for point, value in surplus):
         raise SharesInconsistent("some share is wrong: the shares do not lie on one polynomial")
@@ -81,12 +82,18 @@ def _evaluate(coefficients: list[int], x: int) -> int:
 
 def _interpolate(known: list[tuple[int, int]], x: int) -> int:
     """Lagrange: Σ_i y_i Π_{j≠i} (x − x_j)/(x_i − x_j)."""
-    total = 0
-    for i, (x_i, y_i) in enumerate(known):
+    weights = _weights(tuple(x_i for x_i, _ in known), x)
+    return sum(y_i * weight for (_, y_i), weight in zip(known, weights, strict=True)) % PRIME
+
+
+@lru_cache(maxsize=4096)  # a round's secrets are all shared at the same points, which are public
+def _weights(points: tuple[int, ...], x: int) -> tuple[int, ...]:
+    weights = []
+    for i, x_i in enumerate(points):
         above, below = 1, 1
-        for j, (x_j, _) in enumerate(known):
+        for j, x_j in enumerate(points):
             if j != i:
                 above = above * (x - x_j) % PRIME
                 below = below * (x_i - x_j) % PRIME
-        total += y_i * above * pow(below, -1, PRIME)
-    return total % PRIME
+        weights.append(above * pow(below, -1, PRIME) % PRIME)
+    return tuple(weights)
