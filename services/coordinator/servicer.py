@@ -28,6 +28,8 @@ from services.wire.version import VERSION
 from spec.parsing import check_spec
 
 PAGE_SIZE = 100
+LARGEST_SEQUENCE = (1 << 63) - 1
+"""Databases count no further; no run has so many events."""
 
 
 class RunServicer(run_service_pb2_grpc.RunServiceServicer):
@@ -74,7 +76,8 @@ class RunServicer(run_service_pb2_grpc.RunServiceServicer):
         self, request: run_service_pb2.WatchRunRequest, context: grpc.aio.ServicerContext
     ) -> AsyncIterator[run_service_pb2.WatchRunResponse]:
         """Events until the run ends."""
-        async for event, record in self._desk.watch(request.run_id, request.after_sequence):
+        after = min(request.after_sequence, LARGEST_SEQUENCE)
+        async for event, record in self._desk.watch(request.run_id, after):
             yield run_service_pb2.WatchRunResponse(event=event_message(event), run=run_message(record))
 
     async def CancelRun(

@@ -126,6 +126,12 @@ def test_an_oversized_message_is_refused_and_the_service_goes_on(stage, parties)
         stage.client.start("#" * (1 << 20) + "\nname: x")
 
 
+def test_a_watcher_that_claims_to_know_more_events_than_there_can_be_gets_none(stage):
+    run = stage.start()
+    stage.check_end(run)
+    assert list(run.watch(after=(1 << 64) - 1)) == []
+
+
 def test_watchers_that_do_not_read_cost_the_coordinator_no_memory(stage):
     run = stage.start()
     stage.check_end(run)
