@@ -20,11 +20,18 @@ def crossings(spec_yaml: str) -> Sequence[CrossingView]:
     algorithm = spec.train.algorithm
     package = _PACKAGES.get(algorithm, algorithm)
     summed = _ADDENDS[spec.privacy.aggregation.kind]
+    recovers = spec.privacy.aggregation.recovery
     return [
         CrossingView(entry.field.removeprefix("parley."), entry.derived_from, entry.protection, entry.seen_by)
         for entry in MANIFEST
         if _leaves(entry, package, summed) and not _is_anothers(entry, algorithm) and not _is_of_alignment(entry)
+        if recovers or not _is_of_recovery(entry)
     ]
+
+
+def _is_of_recovery(entry: Entry) -> bool:
+    """Whether a field crosses only in sums that go on without a lost party."""
+    return entry.field.split(".")[3] in ("SealedShares", "DisclosedShare")
 
 
 def _is_of_alignment(entry: Entry) -> bool:
