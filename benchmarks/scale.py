@@ -91,8 +91,9 @@ def run(repeats: int = REPEATS, memory_steps: Sequence[int] = MEMORY_STEPS) -> l
         federation(Path(scratch), NAMES, tables=tables) as local,
         local.connect() as client,
     ):
-        costs = _costs(local, client, repeats)
+        # First, while no process holds memory of larger runs that it gives back when it likes.
         peaks = _peaks(local, client, memory_steps)
+        costs = _costs(local, client, repeats)
     rows = [row for axis in axes() for row in axis_rows(axis, costs[axis.name])]
     return [*before, *rows, *memory_rows(peaks), *machine_rows()[1:]]
 
