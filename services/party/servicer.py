@@ -105,8 +105,9 @@ class PartyServicer(pb_grpc.PartyServiceServicer):
             checkpoints=await self._compute(self._store.checkpoints, request.run_id),
             ids=table.ids.tolist() if predicts_all else [],
         )
-        if session.journal is not None:
-            answer.settled.extend(encode_settled(session.journal.since(min(answer.checkpoints, default=0))))
+        journal = await self._compute(lambda: session.journal)
+        if journal is not None:
+            answer.settled.extend(encode_settled(journal.since(min(answer.checkpoints, default=0))))
         session.upper_size = answer.upper_size
         await self._admit(session)  # last: a refused call leaves no session behind and ends none
         return answer

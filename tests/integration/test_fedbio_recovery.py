@@ -1,5 +1,6 @@
 """Runs with dropout recovery over real processes: five hospitals, one of which is killed in the middle."""
 
+import signal
 import time
 
 import numpy as np
@@ -42,10 +43,14 @@ def weights(model):
     return np.concatenate([model["layers.0.weight"].numpy().ravel(), model["layers.0.bias"].numpy()])
 
 
-def kill_at(federation, run, victim, step):
+def reach(run, step):
     for event in run.watch():
         if event.step >= step:
-            break
+            return
+
+
+def kill_at(federation, run, victim, step):
+    reach(run, step)
     federation.kill(victim)
 
 
@@ -87,6 +92,20 @@ def test_a_run_goes_on_without_a_party_that_was_killed(client, federation):
         assert "west" in str(model_card(client, run)["left_out"])
     finally:
         federation.restart("west")
+
+
+def test_a_party_that_hangs_is_left_behind_at_the_deadline(client, federation):
+    text = spec(rounds=40, privacy=RECOVERY, parties=HOSPITALS, checkpoint_every=0) + "round_seconds: 10\n"
+    run = client.start(text)
+    reach(run, 8)
+    federation.processes["east"].send_signal(signal.SIGSTOP)
+    try:
+        run.result()
+    finally:
+        federation.processes["east"].send_signal(signal.SIGCONT)
+    (left,) = [event.message for event in run.watch() if "left at round" in event.message]
+    assert left.startswith("east left at round ")
+    assert run.message.attempt == 1
 
 
 def test_below_the_threshold_the_run_goes_back_to_its_checkpoint_and_takes_everyone_in_again(client, federation):
