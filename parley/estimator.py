@@ -25,7 +25,7 @@ from sklearn.utils import check_random_state
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from parley.client import Run
+from parley.client import Federation, Run
 from parley.local import LocalFederation
 from parley.pooled import train_tables
 from services.party.preprocessing import training_rows
@@ -53,6 +53,7 @@ class FederatedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     """
 
     _federation: LocalFederation | None = None
+    _client: Federation | None = None
     _finaliser: Any = None
     _run: Run
 
@@ -118,9 +119,11 @@ class FederatedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     def close(self) -> None:
         """Stop the parties; what they have learnt is gone with them."""
+        if self._client is not None:
+            self._client.__exit__(None, None, None)
         if self._finaliser is not None:
             self._finaliser()
-        self._federation = self._finaliser = None
+        self._federation = self._client = self._finaliser = None
 
     def __enter__(self) -> Self:
         return self
@@ -186,12 +189,11 @@ class FederatedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             self._directory = Path(tempfile.mkdtemp(prefix="parley-estimator-"))
         self._deal(TRAIN, X)
         _save(self._directory / "labels.npz", label=values)
-        if self._federation is None:
-            self._open()
-        self._run = self._client.start(text)
+        client = self._client or self._open()
+        self._run = client.start(text)
         self.metrics_ = self._run.result()
 
-    def _open(self) -> None:
+    def _open(self) -> Federation:
         names = _names(len(self.columns_))
         preprocess = {"scale": SCALE}
         tables: dict[str, dict[str, dict[str, Any]]] = {
@@ -205,9 +207,14 @@ class FederatedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         federation = LocalFederation(self._directory, tables, labels)
         # Before it starts: whatever happens from here on, nothing is left running or lying about.
         self._finaliser = weakref.finalize(self, _take_down, federation, self._directory)
-        federation.__enter__()
-        self._federation = federation
-        self._client = federation.connect()
+        try:
+            federation.__enter__()
+            client = federation.connect()
+        except BaseException:
+            self.close()
+            raise
+        self._federation, self._client = federation, client
+        return client
 
     def _deal(self, table: str, X: NDArray[np.float64]) -> None:
         """Give each party its columns of X as a file of its own."""

@@ -1,8 +1,12 @@
-"""A party of another version: the product's own service, which says that it is 9.9.9."""
+"""A party of another version and with a fast clock: the product's own service, which says that it is 9.9.9."""
+
+import time
 
 import services.wire.version
 
 services.wire.version.VERSION = "9.9.9"
+_now = time.time
+time.time = lambda: _now() + 120
 
 from services.party.__main__ import main  # noqa: E402 (the version is read when modules are imported)
 from services.wire.process import run  # noqa: E402

@@ -1,5 +1,6 @@
 import numpy as np
 import pytest
+from scipy.sparse import issparse
 
 from services.party.config import PreprocessConfig, TableConfig
 from services.party.preprocessing import table_of_run, to_keep, training_rows
@@ -45,6 +46,22 @@ def test_figures_come_from_the_rows_of_the_lower_problem_alone(tmp_path):
     table = table_of_run(shelf, spec, 0, dense=True)
     np.testing.assert_allclose(table.features[rows].mean(axis=0), 0, atol=1e-12)
     assert np.abs(table.features.mean(axis=0)).max() > 0.01
+
+
+def test_a_sparse_table_stays_sparse_and_later_tables_take_its_scale(tmp_path):
+    lines = [f"{i % 2} 1:{i + 1} 3:{-2 * i}" for i in range(10)]
+    (tmp_path / "train.svm").write_text("\n".join(lines))
+    (tmp_path / "fresh.svm").write_text("0 1:1000 3:1000\n")
+    scaled = PreprocessConfig(scale="max_abs")
+    paths = {name: tmp_path / f"{name}.svm" for name in ("train", "fresh")}
+    shelf = TableShelf({name: TableConfig(path=path, features=4, preprocess=scaled) for name, path in paths.items()})
+    spec = parse_spec(SPEC.replace("[bank, shop]", "[bank, shop, telco]").replace("bambi", "asysqn"))
+    trained = table_of_run(shelf, spec, 0, dense=False)
+    assert issparse(trained.features)
+    assert abs(trained.features[training_rows(spec, 0, 10)]).max() == 1
+    fresh = table_of_run(shelf, spec, 0, dense=False, saved=to_keep(trained), table="fresh")
+    assert issparse(fresh.features)
+    assert fresh.features[0, 0] == 1000 / max(row + 1 for row in training_rows(spec, 0, 10))
 
 
 def test_a_table_that_lacks_a_trained_column_is_refused(tmp_path):
