@@ -30,6 +30,7 @@ RUNS = 2
 """Runs that every kill disturbs, of different cases."""
 AT_ONCE = 6
 """Undisturbed runs at once."""
+HOW = ("runs resumed", "runs hit while they opened", "runs not reached")
 LATEST = 0.95
 """Share of the runs' traffic after which no kill is aimed: the rest is for runs that send a little less."""
 
@@ -53,6 +54,8 @@ def kill_campaign(directory: Path, kills: int, seed: int) -> Tally:
     cases = CASES | {ASYNCHRONOUS: asynchronous_case(data)}
     requests = _requests(list(cases), RUNS * kills, seed, chance)
     tally = Tally("kills")
+    for what in ("kills", "of a party", "of the coordinator", *HOW):
+        tally.count(what, 0)  # in this order
     with contextlib.closing(Nursery()) as nursery:
         expected = _undisturbed(directory / "undisturbed", data, nursery, cases, requests)
         tally.count("undisturbed runs", len(expected.remains))
@@ -105,8 +108,10 @@ def _disturb(
     tally.count("kills")
     tally.count(f"of {'the coordinator' if victim == 'coordinator' else 'a party'}")
     for (request_id, case), run in zip(block, ended, strict=True):
-        tally.count(_how(run, kill.at))
-        tally.count(f"{cases[case]['train']['algorithm']} runs")
+        how, algorithm = _how(run, kill.at), cases[case]["train"]["algorithm"]
+        tally.count(how)
+        tally.count(f"{algorithm} runs")
+        tally.count(f"of them {how.removeprefix('runs ')} ({algorithm})")
         left = remains_of(federation, client, run.run_id)
         if case == ASYNCHRONOUS:
             if left.state != "COMPLETED" or not run.metrics["sub-optimality"] <= TARGET:
@@ -118,9 +123,8 @@ def _disturb(
 
 def _how(run: Run, killed: datetime) -> str:
     if run.message.attempt > 1:
-        return "runs resumed"
-    hit = killed < datetime.fromisoformat(run.message.changed)
-    return "runs hit while they opened" if hit else "runs not reached"
+        return HOW[0]
+    return HOW[1] if killed < datetime.fromisoformat(run.message.changed) else HOW[2]
 
 
 def _key(cases: dict[str, dict[str, Any]], request_id: str, case: str) -> str:
