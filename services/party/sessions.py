@@ -85,7 +85,8 @@ def check_policy(policy: Policy, spec: RunSpec, index: int, coordinator: str) ->
         raise PolicyRefused(f"{spec.parties[index].name}'s policy refuses the run: " + "; ".join(refused))
 
 
-Protect = Callable[[int, Vector, frozenset[int] | None], Awaitable[Release[Addend]]]
+Hide = Callable[[int, Vector, frozenset[int] | None], Release[Addend]]
+SumUp = Callable[[int, Vector], Awaitable[Release[Addend]]]
 
 
 @dataclass
@@ -107,7 +108,9 @@ class Session:
     _unattached_since: float = field(default_factory=time.monotonic)
     _role: Role | None = None
     _state: Any = None
-    _protect: Protect | None = None
+    _hide: Hide | None = None
+    """How a draft is hidden in a sum; None where it travels up trees instead."""
+    _sum_up: SumUp | None = None
     _round: int = 0
     _digest: bytes = b""
     _answer: tuple[Message, Blobs] | None = None
@@ -166,19 +169,19 @@ class Session:
                 raise CheckpointMissing(f"the checkpoint says {int(saved['k'])} where {checkpoint} is asked for")
             return role, role.begin(saved)
 
-        protect = self._protection(keys, ca, peers, place.recovery)
+        hide, sum_up = self._protection(keys, ca, peers, place.recovery)
         async with self._turn:
             if self._role is not None:
                 # The same keys again would mask other values with the masks that are used up already.
                 raise RoundMismatch("the session has begun already: open a new one to begin again")
             self._role, self._state = await self._compute(prepare)
-            self.peers, self._protect = peers, protect
+            self.peers, self._hide, self._sum_up = peers, hide, sum_up
             self._round, self._digest, self._answer = 0, b"", None
 
     async def handle(self, body: str, message: Any, blobs: Blobs) -> tuple[str, Message, Blobs]:
         """Plan, pay, commit: one round. A retry of the last one gets the same bytes."""
-        role, protect = self._role, self._protect
-        if role is None or protect is None or body != role.body:
+        role = self._role
+        if role is None or body != role.body:
             raise SessionNotBegun(f"the session takes no {body} instruction now: call BeginSession first")
         number, digest = message.round, _digest(message, blobs)
         instruction = role.decode(message, blobs)
@@ -191,15 +194,25 @@ class Session:
                 )
             if isinstance(role, PeerRole):
                 plan = await role.act(self._state, instruction)
+                release = await self._compute(self._hidden, number, plan)
             else:
-                plan = await self._compute(role.plan, self._state, instruction)
-            release = plan.release
-            if plan.draft is not None:
-                release = await protect(number, plan.draft, plan.participants)
+                plan, release = await self._compute(self._planned, role, number, instruction)
+            if plan.draft is not None and self._sum_up is not None:
+                release = await self._sum_up(number, plan.draft)
             await self._keep(role, plan)
             self._state, self._round, self._digest = plan.state, number, digest
             self._answer = role.encode(number, instruction, release)
             return (role.body, *self._answer)
+
+    def _planned(self, role: Role, number: int, instruction: Any) -> tuple[Plan, Release[Any] | None]:
+        """Compute and hide in one visit to the compute thread: another visit costs more than the masks of a batch."""
+        plan = role.plan(self._state, instruction)
+        return plan, self._hidden(number, plan)
+
+    def _hidden(self, number: int, plan: Plan) -> Release[Any] | None:
+        if plan.draft is None or self._hide is None:
+            return plan.release
+        return self._hide(number, plan.draft, plan.participants)
 
     async def close(self) -> None:
         """Stop what runs beside the rounds, keep what is worth keeping, and leave the peer plane."""
@@ -234,31 +247,18 @@ class Session:
 
     def _protection(
         self, keys: Sequence[SignedKey], ca: bytes, peers: PeerPlane, recovery: RecoveryGate | None
-    ) -> Protect:
+    ) -> tuple[Hide | None, SumUp | None]:
         settings = self.place.spec.privacy.aggregation
         if recovery is not None:
             everyone = frozenset(range(len(self.names)))
-
-            async def hide(_: int, draft: Vector, participants: frozenset[int] | None) -> Release[Addend]:
-                hidden: Release[Addend] = await self._compute(recovery.release, draft, participants or everyone)
-                return hidden
-
-            return hide
+            return lambda _, draft, participants: recovery.release(draft, participants or everyone), None
         if settings.kind == "two_tree":
             gate = TreeGate(self.place.index, trees_of(len(self.names)), ring_of(settings))
-            return lambda number, draft, _: peers.sum_up_trees(gate, number, draft)  # always over all parties
+            return None, functools.partial(peers.sum_up_trees, gate)  # always over all parties
         if settings.kind == "plain":
-            sums = SumGate(Plain(len(self.names)))
-        else:
-            sums = SumGate(
-                Pairwise(self.place.index, self._secrets(keys, ca, "mask"), ring_of(settings), settings.minimum_parties)
-            )
-
-        async def protect(number: int, draft: Vector, participants: frozenset[int] | None) -> Release[Addend]:
-            release: Release[Addend] = await self._compute(sums.release, number, draft, participants)
-            return release
-
-        return protect
+            return SumGate(Plain(len(self.names))).release, None
+        secrets, ring = self._secrets(keys, ca, "mask"), ring_of(settings)
+        return SumGate(Pairwise(self.place.index, secrets, ring, settings.minimum_parties)).release, None
 
     def _secrets(self, keys: Sequence[SignedKey], ca: bytes, purpose: str) -> dict[int, bytes]:
         own, secrets = self.names[self.place.index], {}
