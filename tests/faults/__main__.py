@@ -14,7 +14,7 @@ from tests.faults.tally import Tally
 
 CAMPAIGNS: dict[str, Callable[[Path, bool, int], Tally]] = {
     "kills": lambda directory, quick, seed: kill_campaign(directory, 20 if quick else 200, seed),
-    "disturbances": lambda directory, quick, seed: disturbance_campaign(directory, 1 if quick else 5, seed),
+    "disturbances": lambda directory, quick, seed: disturbance_campaign(directory, 1 if quick else 2, seed),
     "inputs": lambda _, quick, seed: input_campaign(*((2_000, 200) if quick else (100_000, 10_000)), seed),
     "services": lambda directory, quick, seed: fuzz_campaign(directory, 500 if quick else 20_000, seed),
 }

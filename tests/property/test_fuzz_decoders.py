@@ -2,8 +2,11 @@
 # ruff: noqa: PT017 (an input may also be right, and then nothing is raised)
 
 import asyncio
+import importlib
+import pkgutil
 import random
 from collections import deque
+from pathlib import Path
 
 import pytest
 from google.protobuf.message import DecodeError
@@ -17,9 +20,21 @@ from contracts.coordinator.v1 import coordinator_service_pb2
 from contracts.decentralised.v1 import decentralised_pb2
 from contracts.fedbio.v1 import fedbio_pb2
 from contracts.party.v1 import party_service_pb2
+from contracts.run.v1 import run_service_pb2
 from contracts.tensor.v1 import tensor_pb2
 from privacy import asysqn_rounds, decentralised_rounds, rounds
-from services.wire import asysqn_codec, bambi_codec, decentralised_codec, fedbio_codec, recovery_codec, sum_codec
+from privacy.fedbio_rounds import AveragingRound
+from privacy.recovery import AskDisclosure, AskKey, AskShares
+from services import wire
+from services.wire import (
+    alignment_codec,
+    asysqn_codec,
+    bambi_codec,
+    decentralised_codec,
+    fedbio_codec,
+    recovery_codec,
+    sum_codec,
+)
 from services.wire.framing import receive
 from services.wire.tensors import LARGEST_TENSOR_BYTES, MessageInvalid, decode_tensor
 from tests.faults.mutation import FUZZ_EXAMPLES, damaged, mutated, random_message
@@ -32,6 +47,7 @@ ASKS = [
     rounds.CurvatureForward(1, "newton", 0),
     rounds.Finish(),
 ]
+STEPS = [AskKey(), AskShares(1, {}), AskDisclosure(1, frozenset({0, 1}))]
 DECODERS = {
     "tensor": (tensor_pb2.Tensor, lambda m, b, _: decode_tensor(m, b, name="x")),
     "any tensor": (tensor_pb2.Tensor, lambda m, b, _: decode_tensor(m, b, name="x", kinds="fiu")),
@@ -43,6 +59,18 @@ DECODERS = {
         lambda m, b, chance: bambi_codec.decode_contribution(m, b, chance.choice(ASKS)),
     ),
     "fedbio instruction": (fedbio_pb2.Instruction, lambda m, b, _: fedbio_codec.decode_instruction(m, b)),
+    "fedbio contribution": (
+        fedbio_pb2.Contribution,
+        lambda m, b, chance: fedbio_codec.decode_contribution(
+            m, b, AveragingRound(chance.choice(("variables", "momenta", "evaluate", "checkpoint")), 1, (0, 1))
+        ),
+    ),
+    "recovery answer": (
+        fedbio_pb2.Contribution,
+        lambda m, _b, chance: fedbio_codec.decode_step_answer(m, chance.choice(STEPS), 1),
+    ),
+    "round key": (aggregation_pb2.RoundKey, lambda m, _b, _: recovery_codec.decode_offer(m)),
+    "alignment": (run_service_pb2.AlignRequest, lambda m, _b, _: alignment_codec.decode_duplicates(m.duplicates)),
     "recovery step": (aggregation_pb2.RecoveryStep, lambda m, _b, _: recovery_codec.decode_step(m)),
     "sealed shares": (aggregation_pb2.ShareBundle, lambda m, _b, _: recovery_codec.decode_bundle(m)),
     "disclosure": (aggregation_pb2.Disclosure, lambda m, _b, _: recovery_codec.decode_settlement(m, 1)),
@@ -70,6 +98,15 @@ DECODERS = {
         lambda m, b, _: asysqn_codec.decode_question(m, b),
     ),
 }
+
+
+def test_every_decoder_of_the_wire_is_fuzzed():
+    inner = {"decode_rows"}  # reached through those of whole messages
+    here = Path(__file__).read_text()
+    for module in pkgutil.iter_modules(wire.__path__, "services.wire."):
+        for name in vars(importlib.import_module(module.name)):
+            if name.startswith("decode_") and name not in inner:
+                assert f"{name}(m" in here or f"{name}([m" in here or f"{name}(\n" in here, f"{module.name}.{name}"
 
 
 def announced_bytes(message, chance):
