@@ -438,8 +438,14 @@ OTHER_LEAKS: tuple[Leak, ...] = (
     Leak("metrics", "what a service counts", "calls, bytes, rounds and times, by names that are not data"),
     Leak(
         "checkpoints",
-        "model and optimiser state on a party's disk",
+        "model and optimiser state on a party's disk, and what preprocessing learnt: medians, means, categories",
         "stay with the party; file permissions are its owner's",
+    ),
+    Leak(
+        "encoded columns",
+        "how many categories a party's columns have",
+        "the coordinator sees the width of a table once it is encoded; `max_categories` bounds it, a declared list of "
+        "categories fixes it",
     ),
     Leak(
         "early stop",
