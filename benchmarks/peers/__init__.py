@@ -94,6 +94,7 @@ def _measure(there: Mapping[str, Peer], sizes: Sequence[str], repeats: int) -> d
             for size in sizes:
                 for name, measure in _systems(client, hub, there, size, repeat).items():
                     figures.setdefault((size, name), []).append(measure())
+                    print(f"{size}, {name}: {figures[size, name][-1]:.3g} rounds per second", flush=True)
     return figures
 
 
