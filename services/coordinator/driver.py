@@ -16,7 +16,7 @@ from privacy.rounds import Vector
 from services.coordinator.asysqn_program import AsysqnProgram
 from services.coordinator.fleet import Fleet, PartyLost, PartyRefused
 from services.coordinator.programs import KeepingProgram, Program, ProgramShelf, Rows, checkpoint_of, is_last, round_of
-from services.coordinator.registry import Registry, RunRecord, StorageFailed
+from services.coordinator.registry import Registry, RunRecord, StateMissing, StorageFailed
 from services.coordinator.sessions import Session
 from services.wire.tensors import MessageInvalid
 from spec.asysqn import AsysqnSpec
@@ -155,10 +155,8 @@ class RunDriver:
 
     async def _attempt(self, session: Session) -> None:
         record = self._registry.get(self.run_id)
-        done = session.common_checkpoint(record.checkpoint)
         program = await self._compute(self._programs.make, self._spec, self.run_id)
-        if done and isinstance(program, KeepingProgram):
-            program.restore(await asyncio.to_thread(self._registry.kept, self.run_id, done))
+        done = await self._restored(session, program, record.checkpoint)
         self._session, self._program = session, program
         await session.begin(done, program)
         self._step = done
@@ -182,6 +180,19 @@ class RunDriver:
             gone = ", ".join(session.names[party] for party in sorted(session.left))
             ended = f"completed without {gone}: left during the run, so without the final model"
         await self._note("state", ended, state="COMPLETED", reason="", step=self._step, metrics=metrics)
+
+    async def _restored(self, session: Session, program: Program, committed: int) -> int:
+        """Begin from the newest checkpoint that the parties and this coordinator can read; 0 begins anew."""
+        while True:
+            done = session.common_checkpoint(committed)
+            if not done or not isinstance(program, KeepingProgram):
+                return done
+            try:
+                program.restore(await asyncio.to_thread(self._registry.kept, self.run_id, done))
+                return done
+            except StateMissing as missing:
+                logger.warning("run %s falls back: %s", self.run_id, missing)
+                committed = done - 1
 
     async def _rounds(self, session: Session, program: Program, done: int) -> None:
         releases: set[int] = set()

@@ -1,6 +1,7 @@
 """Runs and their events, in the database: what was registered, where it stands, and what happened."""
 
 import contextlib
+import hashlib
 import json
 import sqlite3
 from collections.abc import Iterator, Mapping
@@ -51,6 +52,8 @@ _kept = sa.Table(
     sa.Column("checkpoint", sa.BigInteger, primary_key=True, autoincrement=False),
     sa.Column("content", sa.LargeBinary, nullable=False),
 )
+DIGEST_BYTES = 32
+"""What is kept ends with its SHA-256, as the parties' checkpoints do."""
 KEPT = 3
 """Checkpoints whose state is kept for each run, as many as the parties keep."""
 
@@ -62,7 +65,7 @@ class RunUnknown(LookupError):
 
 
 class StateMissing(LookupError):
-    """The coordinator's own state of a checkpoint is not there."""
+    """The coordinator's own state of a checkpoint is not there, or is damaged."""
 
 
 class StorageFailed(OSError):
@@ -194,8 +197,11 @@ class Registry:
         with self._engine.connect() as connection:
             content = connection.scalar(query)
         if content is None:
-            raise StateMissing(f"run {run_id}: nothing was kept of checkpoint {checkpoint}; start a new run")
-        return bytes(content)
+            raise StateMissing(f"nothing was kept of checkpoint {checkpoint}")
+        data, digest = bytes(content)[:-DIGEST_BYTES], bytes(content)[-DIGEST_BYTES:]
+        if hashlib.sha256(data).digest() != digest:
+            raise StateMissing(f"what was kept of checkpoint {checkpoint} is damaged: its checksum does not fit")
+        return data
 
     def events(self, run_id: str, after: int, limit: int = 1000) -> list[EventRecord]:
         """Events of a run after a sequence number, oldest first."""
@@ -232,7 +238,8 @@ def _keep(connection: sa.Connection, run_id: str, checkpoint: int, content: byte
     """Keep the state of a checkpoint, once; older ones beyond the newest few are dropped."""
     mine = _kept.c.run_id == run_id
     connection.execute(_kept.delete().where(mine, _kept.c.checkpoint >= checkpoint))
-    connection.execute(_kept.insert().values(run_id=run_id, checkpoint=checkpoint, content=content))
+    sealed = content + hashlib.sha256(content).digest()
+    connection.execute(_kept.insert().values(run_id=run_id, checkpoint=checkpoint, content=sealed))
     newest = connection.scalars(sa.select(_kept.c.checkpoint).where(mine).order_by(_kept.c.checkpoint.desc())).all()
     connection.execute(_kept.delete().where(mine, _kept.c.checkpoint.in_(newest[KEPT:])))
 
