@@ -11,6 +11,7 @@ from parley.local import ProcessEnded
 from tests.faults import message_faults, storage_faults, trust_faults
 from tests.faults.harness import make_federation
 from tests.faults.proxy import Weather
+from tests.faults.relay import Fate, Relay
 from tests.faults.stage import NOTICE_SECONDS, Stage
 from tests.faults.tally import Tally
 
@@ -73,6 +74,29 @@ def cut_network(stage: Stage) -> None:
     finally:
         proxy.weather = Weather()
     stage.check_end(run)
+
+
+def two_parties_cut_off_from_each_other(stage: Stage) -> None:
+    """Everyone reaches the coordinator, but one party does not reach another: noticed, and mended when it does."""
+    federation, proxy = stage.federation, stage.federation.proxies["bank"]
+    relay = Relay("bank", proxy.target, federation.directory / "certificates", lambda *_: Fate())
+    direct, proxy.target = proxy.target, relay.address
+    proxy.cut()
+    try:
+        run = stage.run_some()
+        senders = sorted(relay.pushers)
+        if not senders:
+            raise AssertionError("nobody sends to bank, so nobody can be cut off from it")
+        relay.cut(stage.chance.choice(senders))
+        paused = stage.wait_for_state(run, "PAUSED")
+        if not paused.reason:
+            raise AssertionError("a paused run says why")
+        relay.cut_off.clear()
+        stage.check_end(run)
+    finally:
+        proxy.target = direct
+        proxy.cut()
+        relay.close()
 
 
 def terminated_party(stage: Stage) -> None:
@@ -145,6 +169,7 @@ SCENARIOS: list[Callable[[Stage], None]] = [
     dropped_connections,
     slow_network,
     cut_network,
+    two_parties_cut_off_from_each_other,
     terminated_party,
     terminated_coordinator,
     cancelled_while_a_party_hangs,

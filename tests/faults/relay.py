@@ -58,12 +58,26 @@ class Relay:
         self.counts: Counter[str] = Counter()
         """Messages between parties by what happened to them."""
         self.latest_step = -1
+        self.cut_off: set[str] = set()
+        """Parties whose messages do not get through; everyone else's do."""
+        self._pushes: dict[str, set[Any]] = {}
         self._name, self._target, self._certificates = name, target, certificates
         self._channels: dict[Caller, grpc.aio.Channel] = {}
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
         self._thread.start()
         self._server, self.address = self._call(self._listen())
+
+    @property
+    def pushers(self) -> set[str]:
+        """Parties that have a stream to this one."""
+        return {name for name, calls in self._pushes.items() if calls}
+
+    def cut(self, sender: str) -> None:
+        """Let nothing of a party through from now on, and break its streams."""
+        self.cut_off.add(sender)
+        for call in list(self._pushes.get(sender, ())):
+            self._loop.call_soon_threadsafe(call.cancel)
 
     def close(self) -> None:
         """Hang up on everyone."""
@@ -91,18 +105,27 @@ class Relay:
         self, method: str, requests: AsyncIterator[bytes], context: grpc.aio.ServicerContext
     ) -> AsyncIterator[bytes]:
         caller = caller_of(context)
+        if method == PUSH and caller.name in self.cut_off:
+            await context.abort(grpc.StatusCode.UNAVAILABLE, "cut off")
         if caller not in self._channels:
             self._channels[caller] = open_channel(
                 self._target, self._certificates / caller.name, "party", self._name, own_connection=True
             )
         passing = self._weathered(caller.name, requests) if method == PUSH else requests
         call = self._channels[caller].stream_stream(method)(passing, timeout=context.time_remaining())
+        pushes = self._pushes.setdefault(caller.name, set()) if method == PUSH else set()
+        pushes.add(call)
         try:
             async for response in call:
                 yield response
         except grpc.aio.AioRpcError as error:
             await context.abort(error.code(), error.details() or "", tuple(error.trailing_metadata() or ()))
+        except asyncio.CancelledError:
+            if caller.name not in self.cut_off:
+                raise
+            await context.abort(grpc.StatusCode.UNAVAILABLE, "cut off")
         finally:
+            pushes.discard(call)
             call.cancel()
 
     async def _weathered(self, sender: str, requests: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
