@@ -12,7 +12,7 @@ from contracts.fedbio.v1 import fedbio_pb2
 from numerics.participation import participants
 from numerics.storm import Schedule, Vector
 from numerics.streams import stream
-from privacy.fedbio_rounds import AveragingRound
+from privacy.fedbio_rounds import AveragingRound, Phase
 from privacy.recovery import AskDisclosure, AskKey, AskShares, AskValues, StepUnexpected
 from privacy.release import RecoveryGate, Release, bitmap
 from services.party.checkpoints import CheckpointMissing, scalar
@@ -41,6 +41,8 @@ class State:
     done: int = 0
     left: frozenset[int] = frozenset()
     """Parties that the run has gone on without; they take part in nothing more of this session."""
+    summed: tuple[Phase, int] | None = None
+    """Phase and round of the last value that was sent: what a disclosure is about."""
 
 
 @dataclass(frozen=True)
@@ -93,7 +95,8 @@ class FedbioRole:
             case AskValues() if recovery is not None:
                 recovery.receive(step)
         inner, draft = self._contribute(state, Asked(instruction.phase, instruction.k, instruction.mean))
-        return Plan(replace(state, inner=inner), draft, frozenset(instruction.participants))
+        state = replace(state, inner=inner, summed=(instruction.phase, instruction.k))
+        return Plan(state, draft, frozenset(instruction.participants))
 
     def encode(
         self, number: int, instruction: AveragingRound, release: Release[Any] | None
@@ -125,21 +128,26 @@ class FedbioRole:
 
     def _settle(self, state: State, instruction: AveragingRound, recovery: RecoveryGate, ask: AskDisclosure) -> Plan:
         """Disclose for the survivors, once it is on the disk for whom."""
+        if (instruction.phase, instruction.k) != state.summed:
+            asked = (instruction.phase, instruction.k)
+            raise StepUnexpected(f"the last value was of {state.summed}: there is nothing to open for {asked}")
         settled = recovery.settle(ask)
-        journal, whom = self._place.journal, bitmap(ask.survivors)
-        if journal is not None:
-            self._check_settled(journal.get(instruction.phase, instruction.k), whom, instruction)
-            journal.note(instruction.phase, instruction.k, whom)
+        self._was_summed(instruction, bitmap(ask.survivors))
+        if self._place.journal is not None:
+            self._place.journal.note(instruction.phase, instruction.k, bitmap(ask.survivors))
         left = state.left | settled.content.disclosure.key_shares.keys()
         return Plan(replace(state, left=left), release=settled)
 
-    def _check_settled(self, before: int | None, now: int, instruction: AveragingRound) -> None:
-        """The values of a phase are the same whenever it is made: sums over other parties would differ by a value."""
+    def _was_summed(self, instruction: AveragingRound, now: int) -> bool:
+        """Whether a phase is made again. Its values are the same then: a sum over others would differ by a value."""
+        journal = self._place.journal
+        before = journal.get(instruction.phase, instruction.k) if journal is not None else None
         if before is not None and before != now:
             raise ParticipantsRefused(
                 f"the {instruction.phase} phase of round {instruction.k} was summed over {before.bit_count()} parties "
                 f"before (bits {before:b}), and is never summed over others (bits {now:b})"
             )
+        return before is not None
 
     def _check_step(self, instruction: AveragingRound) -> None:
         recovers = self._place.recovery is not None
@@ -160,17 +168,15 @@ class FedbioRole:
         wanted = participants(spec.seed, instruction.k, len(spec.parties), sampled)
         if not recovers and instruction.participants == wanted:
             return state.left
-        named, journal = frozenset(instruction.participants), self._place.journal
-        before = journal.get(instruction.phase, instruction.k) if journal is not None else None
-        if before is not None:  # made again after a restart, over the same parties: this says nothing of who has left
-            self._check_settled(before, bitmap(named), instruction)
-            return state.left
+        named = frozenset(instruction.participants)
         if not recovers or not named <= frozenset(wanted) - state.left or self._place.index not in named:
             gone = f" without {sorted(state.left)}, who left" if state.left else ""
             raise ParticipantsRefused(
                 f"the {instruction.phase} phase of round {instruction.k} is for parties {list(wanted)}, as the run's "
                 f"seed has it{gone}, not for {list(instruction.participants)}"
             )
+        if self._was_summed(instruction, bitmap(named)):  # who was lost in an earlier session may be back in this one
+            return state.left
         return state.left | (frozenset(wanted) - named)
 
     def _restore(self, fresh: State, tensors: Mapping[str, Tensor]) -> State:

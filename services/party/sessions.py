@@ -159,8 +159,7 @@ class Session:
         place = replace(place, secrets=functools.partial(self._secrets, keys, ca))
         place = replace(place, recovery=self._recovery(keys, ca), journal=self.journal)
         if place.journal is not None:
-            for told in settled:
-                place.journal.hear(*told)
+            place.journal.hear(settled, place.index)
 
         def prepare() -> tuple[Role, Any]:
             role = ALGORITHMS[place.spec.train.algorithm].role(place)

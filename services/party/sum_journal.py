@@ -6,12 +6,15 @@ takes part in that phase again only over the same parties.
 """
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import get_args
 
 from privacy.fedbio_rounds import Phase
 from services.party.checkpoints import StorageFailed
+
+_PHASES: tuple[Phase, ...] = get_args(Phase)
+"""In the order in which a round has them."""
 
 
 class SumJournal:
@@ -33,9 +36,14 @@ class SumJournal:
         """Whom the sum of a phase was over, as a bitmap; None if nobody is known to have disclosed for it."""
         return self._settled.get((phase, k), self._told.get((phase, k)))
 
-    def hear(self, phase: Phase, k: int, participants: int) -> None:
-        """Take another party's word for a sum that this one did not disclose for: it can only narrow what is asked."""
-        self._told[phase, k] = participants
+    def hear(self, sums: Iterable[tuple[Phase, int, int]], index: int) -> None:
+        """Take the others' word for the one sum that party `index` may have been lost in before it could disclose.
+
+        For more than the last one, a coordinator could choose whom it sums over.
+        """
+        missed = [(k, phase, whom) for phase, k, whom in sums if whom >> index & 1 and (phase, k) not in self._settled]
+        for k, phase, whom in sorted(missed, key=lambda one: (one[0], _PHASES.index(one[1])))[-1:]:
+            self._told[phase, k] = whom
 
     def since(self, k: int) -> Iterator[tuple[Phase, int, int]]:
         """Phase, round and participants of every sum from round k on."""
@@ -61,4 +69,4 @@ class SumJournal:
 
 
 def _phase(name: str) -> Phase:
-    return next(phase for phase in get_args(Phase) if phase == name)
+    return _PHASES[_PHASES.index(name)]

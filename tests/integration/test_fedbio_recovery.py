@@ -94,6 +94,7 @@ def test_a_run_goes_on_without_a_party_that_was_killed(client, federation):
         federation.restart("west")
 
 
+@pytest.mark.slow
 def test_a_party_that_hangs_is_left_behind_at_the_deadline(client, federation):
     text = spec(rounds=40, privacy=RECOVERY, parties=HOSPITALS, checkpoint_every=0) + "round_seconds: 10\n"
     run = client.start(text)

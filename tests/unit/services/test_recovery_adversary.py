@@ -228,12 +228,25 @@ def test_an_evaluation_is_not_repeated_without_a_party(tmp_path):
     run(tmp_path, story)
 
 
-def test_a_word_of_another_party_narrows_whom_a_phase_made_again_is_summed_over(tmp_path):
+def test_the_others_word_counts_for_the_last_sum_that_a_party_missed_and_no_more(tmp_path):
     journal = SumJournal(tmp_path / "sums.log")
     journal.note("variables", 3, 0b1111)
-    journal.hear("momenta", 3, 0b0111)
-    assert (journal.get("variables", 3), journal.get("momenta", 3), journal.get("evaluate", 3)) == (15, 7, None)
-    assert list(SumJournal(tmp_path / "sums.log").since(0)) == [("variables", 3, 15)]
+    told = [("momenta", 2, 0b0111), ("variables", 3, 0b0111), ("momenta", 3, 0b0111), ("variables", 4, 0b1110)]
+    journal.hear(told, index=0)
+    assert (journal.get("variables", 3), journal.get("momenta", 3)) == (0b1111, 0b0111)
+    assert (journal.get("momenta", 2), journal.get("variables", 4)) == (None, None)
+    assert list(SumJournal(tmp_path / "sums.log").since(0)) == [("variables", 3, 0b1111)]
+
+
+def test_a_disclosure_is_noted_for_the_phase_whose_value_was_sent(tmp_path):
+    async def story(hall, program, rounds):
+        await one_phase(program, rounds)
+        with pytest.raises(StepUnexpected, match="nothing to open"):
+            await ask(hall, 0, AskDisclosure(1, EVERYONE), k=7)
+        with pytest.raises(StepUnexpected, match="nothing to open"):
+            await ask(hall, 0, AskDisclosure(1, EVERYONE), phase=fedbio_pb2.PHASE_EVALUATE)
+
+    run(tmp_path, story)
 
 
 def test_a_line_of_the_journal_that_was_cut_short_is_written_over(tmp_path):
