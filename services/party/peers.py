@@ -123,7 +123,8 @@ class PeerPlane:
                 await self._write(await self._dial(receiver), message, blobs)
             except (grpc.aio.AioRpcError, asyncio.InvalidStateError) as error:
                 self._streams.pop(receiver, None)
-                raise PeerLost(f"{self._names[receiver]} cannot be reached: {error}") from None
+                why = error.details() if isinstance(error, grpc.aio.AioRpcError) else "its stream has ended"
+                raise PeerLost(f"{self._names[receiver]} cannot be reached: {why}") from None
 
     async def _write(self, stream: grpc.aio.StreamUnaryCall, message: pb.PushRequest, blobs: Blobs) -> None:
         for part in (message, *(pb.PushRequest(chunk=chunk) for chunk in chunks(blobs))):
