@@ -14,6 +14,7 @@ This is not a source of privacy noise: whoever knows the seed knows every draw.
 
 import hashlib
 import math
+from functools import lru_cache
 from typing import Literal
 
 import numpy as np
@@ -90,10 +91,14 @@ def directions(
 def _philox(seed: int, name: str, k: int, t: int) -> np.random.Philox:
     if not (0 <= k < _WORD and 0 <= t < _WORD):
         raise InvalidStream(f"Stream {name!r} at k={k}, t={t}: both must lie in 0 … 2⁶⁴ − 1.")
+    return np.random.Philox(key=_key(int(seed), name), counter=np.array([0, 0, k, t], dtype=np.uint64))
+
+
+@lru_cache(maxsize=256)
+def _key(seed: int, name: str) -> NDArray[np.uint64]:
     # The decimal seed holds no NUL, so (seed, name) is encoded without ambiguity.
-    digest = hashlib.sha256(b"\0".join([_DOMAIN, str(int(seed)).encode(), name.encode()])).digest()
-    key = np.frombuffer(digest[:16], dtype="<u8").astype(np.uint64)
-    return np.random.Philox(key=key, counter=np.array([0, 0, k, t], dtype=np.uint64))
+    digest = hashlib.sha256(b"\0".join([_DOMAIN, str(seed).encode(), name.encode()])).digest()
+    return np.frombuffer(digest[:16], dtype="<u8").astype(np.uint64)
 
 
 def _distinct(bits: np.random.Philox, count: int, size: int) -> NDArray[np.int64]:
@@ -102,8 +107,10 @@ def _distinct(bits: np.random.Philox, count: int, size: int) -> NDArray[np.int64
     word mod count is biased by less than count / 2⁶⁴: below 1e-10 for a billion rows.
     """
     drawn = np.empty(0, dtype=np.int64)
+    # With what repeats on average, and a little more: one draw is then enough almost always.
+    wanted = size + size * size // count + 16
     while True:
-        words = np.asarray(bits.random_raw(size), dtype=np.uint64)
+        words = np.asarray(bits.random_raw(wanted), dtype=np.uint64)
         drawn = np.concatenate([drawn, (words % np.uint64(count)).astype(np.int64)])
         values, first = np.unique(drawn, return_index=True)
         if len(values) >= size:

@@ -15,9 +15,19 @@ from privacy.release import Release
 from privacy.rounds import Vector
 from services.coordinator.asysqn_program import AsysqnProgram
 from services.coordinator.fleet import Fleet, PartyLost, PartyRefused
-from services.coordinator.programs import KeepingProgram, Program, ProgramShelf, Rows, checkpoint_of, is_last, round_of
+from services.coordinator.programs import (
+    KeepingProgram,
+    Program,
+    ProgramShelf,
+    Rows,
+    checkpoint_of,
+    is_last,
+    kind_of,
+    round_of,
+)
 from services.coordinator.registry import Registry, RunRecord, StateMissing, StorageFailed
 from services.coordinator.sessions import Session
+from services.wire.swift_work import SwiftWork
 from services.wire.tensors import MessageInvalid
 from spec.asysqn import AsysqnSpec
 from spec.parsing import parse_spec
@@ -47,6 +57,7 @@ class RunDriver:
         self._programs, self._changed = programs, changed
         self._spec = parse_spec(record.spec_yaml)
         self._worker = ThreadPoolExecutor(max_workers=1, thread_name_prefix=f"run-{record.run_id}")
+        self._work = SwiftWork(self._worker)
         self._step, self._written = record.checkpoint, 0.0
         self._reports: list[Report] = []
         self._session: Session | None = None
@@ -222,7 +233,7 @@ class RunDriver:
             if is_last(current):
                 await self._flush()
                 return
-            current = await self._compute(rounds.send, total)
+            current = await self._work.do(kind_of(current), rounds.send, total)
             await self._flush()
 
     async def _commit(self, k: int, program: Program) -> None:

@@ -1,6 +1,6 @@
 """What a driver needs of an algorithm at the coordinator."""
 
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Hashable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
@@ -111,6 +111,13 @@ def checkpoint_of(current: Any) -> int | None:
 def round_of(current: AveragingRound) -> int:
     """The round that a phase belongs to, as people count: from 1."""
     return current.k + 1 if current.summed else current.k
+
+
+def kind_of(current: Any) -> Hashable:
+    """What tells rounds after which the coordinator has more or less to do apart."""
+    if isinstance(current, AveragingRound):
+        return current.phase
+    return type(current.ask).__name__, getattr(current.ask, "count", None)
 
 
 def is_last(current: Any) -> bool:

@@ -1,6 +1,6 @@
 """BAMBI behind a party's session."""
 
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -14,7 +14,7 @@ from numerics.optimisers import Moments
 from numerics.streams import stream
 from party.models import EmbeddingModel, build_model
 from privacy.release import Addend, Release
-from privacy.rounds import Ask, Checkpoint, Finish, Outcome, is_summed
+from privacy.rounds import Ask, Checkpoint, Finish, Outcome, RowsForward, is_summed
 from services.party.checkpoints import CheckpointMissing, scalar
 from services.party.roles import Place, Plan
 from services.wire.bambi_codec import decode_instruction, encode_contribution
@@ -61,6 +61,11 @@ class BambiRole:
         if is_summed(ask):
             return Plan(*bambi.contribute(self._block, state, ask))
         return Plan(state, checkpoint=ask.k if isinstance(ask, Checkpoint) else None, finished=isinstance(ask, Finish))
+
+    def kind(self, instruction: Instruction) -> Hashable:
+        """Asks of one type work on batches of one size; those for given rows say how many."""
+        ask = instruction[1]
+        return type(ask).__name__, ask.count if isinstance(ask, RowsForward) else None
 
     def encode(
         self, number: int, instruction: Instruction, release: Release[Addend] | None

@@ -1,6 +1,6 @@
 """What a session needs of an algorithm at a party."""
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
 
@@ -123,6 +123,14 @@ class PeerRole(Protocol):
 
     async def act(self, state: Any, instruction: Any) -> Plan:
         """Do what an instruction asks."""
+
+
+@runtime_checkable
+class SteadyRole(Protocol):
+    """A role whose rounds of one kind take about the same time; short ones are then made without a thread."""
+
+    def kind(self, instruction: Any) -> Hashable:
+        """What tells rounds of different length apart."""
 
 
 @runtime_checkable

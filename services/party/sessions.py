@@ -21,8 +21,9 @@ from services.party import asysqn_role, bambi_role, fedbio_role, hgp_role, ldp_d
 from services.party.checkpoints import CheckpointMissing, Store
 from services.party.config import Policy
 from services.party.peers import PeerPlane
-from services.party.roles import Algorithm, PeerRole, Place, Plan, ReportingRole, RestlessRole, Role
+from services.party.roles import Algorithm, PeerRole, Place, Plan, ReportingRole, RestlessRole, Role, SteadyRole
 from services.party.sum_journal import SumJournal
+from services.wire.swift_work import SwiftWork
 from services.wire.tensors import Blobs
 from spec.run import RunSpec
 
@@ -108,6 +109,8 @@ class Session:
     _unattached_since: float = field(default_factory=time.monotonic)
     _role: Role | None = None
     _state: Any = None
+    _peer_role: PeerRole | None = None
+    _steady: SteadyRole | None = None
     _hide: Hide | None = None
     """How a draft is hidden in a sum; None where it travels up trees instead."""
     _sum_up: SumUp | None = None
@@ -115,6 +118,10 @@ class Session:
     _digest: bytes = b""
     _answer: tuple[Message, Blobs] | None = None
     _turn: asyncio.Lock = field(default_factory=asyncio.Lock)
+    _work: SwiftWork = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._work = SwiftWork(self.worker)
 
     @property
     def names(self) -> list[str]:
@@ -174,6 +181,9 @@ class Session:
                 # The same keys again would mask other values with the masks that are used up already.
                 raise RoundMismatch("the session has begun already: open a new one to begin again")
             self._role, self._state = await self._compute(prepare)
+            # What a role can do is looked up once: the question costs as much as a small batch.
+            self._peer_role = self._role if isinstance(self._role, PeerRole) else None
+            self._steady = self._role if isinstance(self._role, SteadyRole) else None
             self.peers, self._hide, self._sum_up = peers, hide, sum_up
             self._round, self._digest, self._answer = 0, b"", None
 
@@ -191,11 +201,12 @@ class Session:
                 raise RoundMismatch(
                     f"round {number} came where round {self._round + 1} is due: open a new session to begin again"
                 )
-            if isinstance(role, PeerRole):
-                plan = await role.act(self._state, instruction)
+            if self._peer_role is not None:
+                plan = await self._peer_role.act(self._state, instruction)
                 release = await self._compute(self._hidden, number, plan)
             else:
-                plan, release = await self._compute(self._planned, role, number, instruction)
+                kind = self._steady.kind(instruction) if self._steady is not None else object()
+                plan, release = await self._work.do(kind, self._planned, role, number, instruction)
             if plan.draft is not None and self._sum_up is not None:
                 release = await self._sum_up(number, plan.draft)
             await self._keep(role, plan)

@@ -116,7 +116,7 @@ class Border(grpc.aio.ServerInterceptor):  # type: ignore[misc]
         async def call(request: Any, context: grpc.aio.ServicerContext) -> Any:
             try:
                 self._admit(method, context)
-                response = await behaviour(_counted(method, _checked(request)), context)
+                response = await behaviour(_checked(method, request), context)
                 metrics.SERVED_BYTES.labels(method, metrics.SENT).inc(_size(response))
                 return response
             except Exception as error:
@@ -131,8 +131,9 @@ class Border(grpc.aio.ServerInterceptor):  # type: ignore[misc]
         async def call(request: Any, context: grpc.aio.ServicerContext) -> AsyncIterator[Any]:
             try:
                 self._admit(method, context)
-                async for response in behaviour(_counted(method, _checked(request)), context):
-                    metrics.SERVED_BYTES.labels(method, metrics.SENT).inc(_size(response))
+                sent = metrics.SERVED_BYTES.labels(method, metrics.SENT)
+                async for response in behaviour(_checked(method, request), context):
+                    sent.inc(_size(response))
                     yield response
             except Exception as error:
                 await self._refuse(method, context, error)
@@ -168,31 +169,26 @@ def _forgiving(decode: Callable[[bytes], Any]) -> Callable[[bytes], Any]:
     return decoded
 
 
-def _checked(request: Any) -> Any:
-    """A request, or a stream of requests, in which nothing is malformed."""
-    if isinstance(request, _Malformed):
-        raise MessageInvalid("the request is no message of this method's type")
-    return _checked_stream(request) if hasattr(request, "__aiter__") else request
-
-
-async def _checked_stream(requests: AsyncIterator[Any]) -> AsyncIterator[Any]:
-    async for request in requests:
-        yield _checked(request)
-
-
-def _counted(method: str, request: Any) -> Any:
-    """The same request, or stream of requests, its bytes counted."""
+def _checked(method: str, request: Any) -> Any:
+    """A request, or a stream of requests, in which nothing is malformed; its bytes are counted."""
     received = metrics.SERVED_BYTES.labels(method, metrics.RECEIVED)
     if hasattr(request, "__aiter__"):
-        return _counted_stream(received, request)
+        return _checked_stream(received, request)
+    _check(request)
     received.inc(_size(request))
     return request
 
 
-async def _counted_stream(received: Any, requests: AsyncIterator[Any]) -> AsyncIterator[Any]:
+async def _checked_stream(received: Any, requests: AsyncIterator[Any]) -> AsyncIterator[Any]:
     async for request in requests:
+        _check(request)
         received.inc(_size(request))
         yield request
+
+
+def _check(request: Any) -> None:
+    if isinstance(request, _Malformed):
+        raise MessageInvalid("the request is no message of this method's type")
 
 
 def _size(message: Any) -> int:
