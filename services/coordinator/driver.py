@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
 from coordinator.bambi import Report
+from numerics.number_ranges import NumberRanges
 from privacy.asysqn_rounds import Derivative, RowsName
 from privacy.ledger import BudgetExhausted, LedgerUnusable
 from privacy.release import Release
@@ -206,7 +207,7 @@ class RunDriver:
                 committed = done - 1
 
     async def _rounds(self, session: Session, program: Program, done: int) -> None:
-        releases: set[int] = set()
+        releases = NumberRanges()  # a set would grow with every step
         base, started = dict(self._totals), time.monotonic()
         rounds = program.rounds(done, self._reports.append)
         current = await self._compute(next, rounds)
