@@ -39,6 +39,8 @@ COLUMNS, LINES = 110, 46
 PARLEY = str(Path(sys.executable).parent / "parley")
 WEB_FONT = re.compile(r"@font-face \{.*?\}\s*", re.DOTALL)
 """rich's picture would load a font from elsewhere; any monospaced one does."""
+INTERPRETER = re.compile(r"/\S*/bin/python[\d.]*")
+PICTURED = re.compile(r"/\S*/parley-pictures-\w+")
 COLOURS = {"brown": "yellow", "brightbrown": "bright_yellow"}
 """pyte's words for colours where rich has others."""
 
@@ -72,11 +74,16 @@ def draw(screen: pyte.Screen, title: str, path: Path) -> None:
     for row in range(last + 1):
         line, cells = Text(), [screen.buffer[row][column] for column in range(COLUMNS)]
         for (colour, bold), alike in itertools.groupby(cells, key=lambda cell: (cell.fg, cell.bold)):
-            line.append("".join(cell.data for cell in alike), Style(color=_colour(colour), bold=bold))
+            line.append(_anywhere("".join(cell.data for cell in alike)), Style(color=_colour(colour), bold=bold))
         console.print(line, overflow="crop", no_wrap=True)
     # A fixed id: the same screen gives the same file.
     picture = console.export_svg(title=title, theme=MONOKAI, unique_id=path.stem)
     path.write_text(WEB_FONT.sub("", picture))
+
+
+def _anywhere(text: str) -> str:
+    """Without the paths of the machine that draws."""
+    return PICTURED.sub("~/federation", INTERPRETER.sub(".venv/bin/python", text))
 
 
 def _colour(name: str) -> str | None:
