@@ -1,0 +1,125 @@
+"""Every command in the documentation runs, copied and pasted, in order.
+
+A document's blocks run as one shell session in a copy of the repository: `sh` blocks as they stand, `python` blocks by
+the interpreter of that session. A word after `sh` says who runs the block instead:
+
+    containers   tests/e2e, where a Docker engine is
+    cluster      nobody here: it needs a Kubernetes cluster; tests/e2e renders and validates the chart
+    hosts        nobody here: it needs several hosts; tests/e2e plays it with containers
+    ci           `.ci/run` and whoever changes the code
+"""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+ELSEWHERE = {"containers", "cluster", "hosts", "ci"}
+FENCE = re.compile(r"^```(?P<language>sh|python)(?P<tag>[^\n]*)\n(?P<text>.*?)^```", re.MULTILINE | re.DOTALL)
+STOP = "trap 'kill $(jobs -p) 2> /dev/null || true; wait' EXIT"
+
+
+@dataclass(frozen=True)
+class Block:
+    """Commands or a program, as a document shows them."""
+
+    language: str
+    tag: str
+    text: str
+
+    @property
+    def shell(self) -> str:
+        """The block as a part of a shell session."""
+        return self.text if self.language == "sh" else f"python - <<'END_OF_BLOCK'\n{self.text}END_OF_BLOCK\n"
+
+
+def blocks(document: Path) -> list[Block]:
+    return [
+        Block(found["language"], found["tag"].strip(), found["text"]) for found in FENCE.finditer(document.read_text())
+    ]
+
+
+def runs_here(document: Path) -> bool:
+    return any(block.language == "sh" and not block.tag for block in blocks(document))
+
+
+DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+
+
+def copy_repository(target: Path) -> Path:
+    listed = subprocess.run(
+        ["git", "-C", ROOT, "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
+        capture_output=True,
+        check=False,
+    )
+    if listed.returncode != 0:
+        pytest.skip("this is no git checkout: which files belong to the repository is unknown")
+    for name in filter(None, listed.stdout.decode().split("\0")):
+        if (ROOT / name).exists():
+            (target / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(ROOT / name, target / name)
+    return target
+
+
+def lend_environment(clone: Path) -> None:
+    """Make .venv a view of the environment that runs this test, so that nothing is installed again."""
+    (clone / ".venv").mkdir()
+    for entry in Path(sys.prefix).iterdir():
+        if entry.name != "installed.stamp":
+            (clone / ".venv" / entry.name).symlink_to(entry)
+    if (ROOT / "contracts").exists():
+        (clone / "contracts").symlink_to(ROOT / "contracts")
+    (clone / ".venv" / "installed.stamp").touch()
+
+
+def run_document(document: Path, clone: Path) -> None:
+    session = "\n".join(block.shell for block in blocks(document) if not block.tag)
+    outside = [folder for folder in os.environ["PATH"].split(os.pathsep) if not (Path(folder) / "parley").exists()]
+    done = subprocess.run(
+        ["bash", "-c", f"set -euo pipefail\n{STOP}\n{session}"],
+        cwd=clone,
+        env={**os.environ, "PATH": os.pathsep.join(outside), "OMP_NUM_THREADS": "1", "VIRTUAL_ENV": ""},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+        check=False,
+        timeout=1500,
+    )
+    assert done.returncode == 0, f"{document.relative_to(ROOT)} does not run as it stands:\n{done.stdout[-4000:]}"
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize(
+    "document", [one for one in DOCUMENTS if runs_here(one)], ids=lambda one: str(one.relative_to(ROOT))
+)
+def test_the_commands_of_a_document_run_in_order(document, tmp_path):
+    clone = copy_repository(tmp_path / "parley")
+    lend_environment(clone)
+    run_document(document, clone)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+def test_the_commands_of_the_readme_run_in_a_fresh_clone_without_an_environment(tmp_path):
+    run_document(ROOT / "README.md", copy_repository(tmp_path / "parley"))
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda one: str(one.relative_to(ROOT)))
+def test_a_block_that_is_not_run_here_says_who_runs_it(document):
+    unknown = {block.tag for block in blocks(document)} - ELSEWHERE - {""}
+    assert not unknown, f"{document.name} has blocks for {unknown}; there are {sorted(ELSEWHERE)}"
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda one: str(one.relative_to(ROOT)))
+def test_links_between_documents_lead_somewhere(document):
+    links = re.findall(r"\]\(([^)#\s]+)(?:#[^)]*)?\)", document.read_text())
+    inside = [link for link in links if "://" not in link]
+    assert [link for link in inside if not (document.parent / link).exists()] == []
