@@ -18,6 +18,8 @@ from services.wire.transport import CONTROL_SECONDS, Stamp, identity_stamp, open
 Response = TypeVar("Response")
 LOST_CODES = {grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.CANCELLED}
 LOST_REASONS = {"SESSION_UNKNOWN"}
+BROKEN_CODES = {grpc.StatusCode.INTERNAL, grpc.StatusCode.UNKNOWN}
+"""What gRPC itself says of a connection that broke in the middle; a party's own failure comes with a reason."""
 PREPARE_SECONDS = 120.0
 """Deadline of a call that may load a party's table. A party that is gone shows sooner, by keepalive."""
 
@@ -142,6 +144,7 @@ async def call(party: str, make: Callable[[], Awaitable[Response]], seconds: flo
 def as_party_error(party: str, error: grpc.aio.AioRpcError) -> PartyLost | PartyRefused:
     """A gRPC error as what it means for a run."""
     reason = reason_of(error)
-    if error.code() in LOST_CODES or reason in LOST_REASONS:
+    broken = reason is None and error.code() in BROKEN_CODES
+    if broken or error.code() in LOST_CODES or reason in LOST_REASONS:
         return PartyLost(party, error.details() or error.code().name)
     return PartyRefused(party, reason or error.code().name, error.details() or "")

@@ -13,6 +13,7 @@ from tests.faults.harness import DisturbableFederation, remains_of, wait_for_end
 STEPS = 120
 CASE = "implicit, two trees, off"
 """Without label noise a model does not depend on the run's id, so one undisturbed run serves all comparisons."""
+START_SECONDS = 30.0
 NOTICE_SECONDS = 40.0
 """A silent peer shows within the round's deadline, or by keepalive (15 s); the rest is for a busy machine."""
 
@@ -27,7 +28,18 @@ class Stage:
     models: tuple[str, ...] = ()
 
     def start(self, **changes: object) -> Run:
-        """A run that is long enough to be disturbed."""
+        """A run that is long enough to be disturbed; a connection may need a moment after the disturbance before."""
+        deadline = time.monotonic() + START_SECONDS
+        while True:
+            try:
+                return self.start_once(**changes)
+            except RequestRefused as refused:
+                if refused.reason != "PARTY_UNREACHABLE" or time.monotonic() > deadline:
+                    raise
+                time.sleep(0.2)
+
+    def start_once(self, **changes: object) -> Run:
+        """The same, without patience."""
         return self.client.start(self._spec(**changes))
 
     def _spec(self, **changes: object) -> str:

@@ -1,11 +1,12 @@
 """The coordinator's connections follow the certificate that is on disk."""
 
+import grpc
 import pytest
 
 from contracts.party.v1 import party_service_pb2 as pb
 from contracts.party.v1 import party_service_pb2_grpc as pb_grpc
 from services.coordinator.config import PartyAddress
-from services.coordinator.fleet import Fleet
+from services.coordinator.fleet import Fleet, PartyLost, PartyRefused, as_party_error
 from services.wire.authorisation import Policy
 from services.wire.certificates import create_authority, issue
 from services.wire.refusals import Border
@@ -16,9 +17,11 @@ class Recorder(pb_grpc.PartyServiceServicer):
     """A party that keeps the certificates that callers show."""
 
     def __init__(self):
-        self.shown = []
+        self.shown, self.fails = [], False
 
     async def Describe(self, request, context):  # noqa: N802 (the name of the RPC)
+        if self.fails:
+            raise RuntimeError("a mistake in the party")
         self.shown.append(context.auth_context()["x509_pem_cert"][0])
         return pb.DescribeResponse(name="bank")
 
@@ -63,3 +66,15 @@ async def test_a_half_replaced_certificate_leaves_the_old_connection_in_place(au
     (authority.parent / "coordinator" / "certificate.pem").write_bytes(b"half a file")
     await fleet.reach("bank")
     assert len(set(party.shown)) == 1
+
+
+@pytest.mark.parametrize("code", [grpc.StatusCode.INTERNAL, grpc.StatusCode.UNKNOWN, grpc.StatusCode.UNAVAILABLE])
+def test_a_connection_that_broke_in_the_middle_is_waited_for(code):
+    broken = grpc.aio.AioRpcError(code, grpc.aio.Metadata(), grpc.aio.Metadata(), "Internal error from Core")
+    assert isinstance(as_party_error("bank", broken), PartyLost)
+
+
+async def test_an_error_that_the_party_names_is_a_refusal(party, fleet):
+    party.fails = True
+    with pytest.raises(PartyRefused, match="INTERNAL"):
+        await fleet.reach("bank")
