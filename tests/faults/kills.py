@@ -54,7 +54,9 @@ def kill_campaign(directory: Path, kills: int, seed: int) -> Tally:
     cases = CASES | {ASYNCHRONOUS: asynchronous_case(data)}
     requests = _requests(list(cases), RUNS * kills, seed, chance)
     tally = Tally("kills")
-    for what in ("kills", "of a party", "of the coordinator", *HOW):
+    algorithms = dict.fromkeys(case["train"]["algorithm"] for case in cases.values())
+    each = [f"{algorithm} {how}" for algorithm in algorithms for how in HOW]
+    for what in ("kills", "of a party", "of the coordinator", *HOW, *each):
         tally.count(what, 0)  # in this order
     with contextlib.closing(Nursery()) as nursery:
         expected = _undisturbed(directory / "undisturbed", data, nursery, cases, requests)
@@ -110,8 +112,7 @@ def _disturb(
     for (request_id, case), run in zip(block, ended, strict=True):
         how, algorithm = _how(run, kill.at), cases[case]["train"]["algorithm"]
         tally.count(how)
-        tally.count(f"{algorithm} runs")
-        tally.count(f"of them {how.removeprefix('runs ')} ({algorithm})")
+        tally.count(f"{algorithm} {how}")
         left = remains_of(federation, client, run.run_id)
         if case == ASYNCHRONOUS:
             if left.state != "COMPLETED" or not run.metrics["sub-optimality"] <= TARGET:
