@@ -8,6 +8,7 @@ from google.protobuf.message import Message
 
 import coordinator.bambi as bambi
 from numerics.streams import stream
+from privacy.asysqn_rounds import AsysqnRound
 from privacy.fedbio_rounds import AveragingRound
 from privacy.ledger import Ledger
 from privacy.release import Addend, OutcomeGate, Release
@@ -117,6 +118,8 @@ def kind_of(current: Any) -> Hashable:
     """What tells rounds after which the coordinator has more or less to do apart."""
     if isinstance(current, AveragingRound):
         return current.phase
+    if isinstance(current, AsysqnRound):
+        return object()  # asleep between looks where parties go on by themselves: never in the event loop
     return type(current.ask).__name__, getattr(current.ask, "count", None)
 
 

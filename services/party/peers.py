@@ -112,33 +112,37 @@ class PeerPlane:
         Raises:
             PeerLost: if it cannot be reached; the next message dials anew.
         """
+        parts = [message, *(pb.PushRequest(chunk=chunk) for chunk in chunks(blobs))]
         async with self._writing[receiver]:  # a message and its chunks stay together
-            known = self._streams.get(receiver)
+            known = self._streams.pop(receiver, None)
             try:
                 if known is not None:
                     with contextlib.suppress(grpc.aio.AioRpcError, asyncio.InvalidStateError):
-                        await self._write(known, message, blobs)
+                        await self._write(receiver, known, parts)
                         return
                 # The first message, or the stream has ended since the last one: a message twice is the same one.
-                await self._write(await self._dial(receiver), message, blobs)
+                attach = pb.PushRequest(attach=pb.Attach(session_id=self._session_id))
+                await self._write(receiver, self._dial(receiver), [attach, *parts])
             except (grpc.aio.AioRpcError, asyncio.InvalidStateError) as error:
-                self._streams.pop(receiver, None)
                 why = error.details() if isinstance(error, grpc.aio.AioRpcError) else "its stream has ended"
                 raise PeerLost(f"{self._names[receiver]} cannot be reached: {why}") from None
 
-    async def _write(self, stream: grpc.aio.StreamUnaryCall, message: pb.PushRequest, blobs: Blobs) -> None:
-        for part in (message, *(pb.PushRequest(chunk=chunk) for chunk in chunks(blobs))):
-            await stream.write(part)
-            self.sent_bytes += part.ByteSize()
+    async def _write(self, receiver: int, stream: grpc.aio.StreamUnaryCall, parts: list[pb.PushRequest]) -> None:
+        try:
+            for part in parts:
+                await stream.write(part)
+                self.sent_bytes += part.ByteSize()
+        except BaseException:
+            # Also if whoever sends is cancelled: what comes next must not follow half a message, or miss its attach.
+            stream.cancel()
+            raise
+        self._streams[receiver] = stream
 
-    async def _dial(self, receiver: int) -> grpc.aio.StreamUnaryCall:
+    def _dial(self, receiver: int) -> grpc.aio.StreamUnaryCall:
         if receiver not in self._channels:
             name, address = self._names[receiver], self._addresses[receiver]
             self._channels[receiver] = open_channel(address, self._identity, "party", name, own_connection=True)
-        stream = pb_grpc.PeerServiceStub(self._channels[receiver]).Push()
-        self._streams[receiver] = stream
-        await stream.write(pb.PushRequest(attach=pb.Attach(session_id=self._session_id)))
-        return stream
+        return pb_grpc.PeerServiceStub(self._channels[receiver]).Push()
 
     async def close(self) -> None:
         """End every stream."""

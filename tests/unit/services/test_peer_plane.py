@@ -1,0 +1,60 @@
+"""A message to another party is whole or absent, whatever happens to whoever sends it."""
+
+import asyncio
+from collections import deque
+
+import pytest
+
+from contracts.aggregation.v1 import aggregation_pb2 as sums_pb
+from contracts.peer.v1 import peer_service_pb2 as pb
+from contracts.peer.v1 import peer_service_pb2_grpc as pb_grpc
+from services.party.peers import PeerPlane
+from services.wire.authorisation import Policy
+from services.wire.certificates import create_authority, issue
+from services.wire.refusals import Border
+from services.wire.transport import listen, make_server
+
+PUSH = "/parley.peer.v1.PeerService/Push"
+
+
+class Recorder(pb_grpc.PeerServiceServicer):
+    """A party that keeps what each stream brings."""
+
+    def __init__(self):
+        self.streams = []
+        self.heard = asyncio.Event()
+
+    async def Push(self, request_iterator, context):  # noqa: N802 (gRPC's name and arguments)
+        bodies = []
+        self.streams.append(bodies)
+        async for request in request_iterator:
+            bodies.append(request.WhichOneof("body"))
+            self.heard.set()
+        return pb.PushResponse()
+
+
+@pytest.fixture
+async def recorder(tmp_path):
+    authority = create_authority(tmp_path / "authority", "test-authority").parent
+    server, recorder = make_server(Border(Policy({PUSH: frozenset({"party"})}), {})), Recorder()
+    pb_grpc.add_PeerServiceServicer_to_server(recorder, server)
+    port = listen(server, "127.0.0.1:0", issue(authority, "shop", "party", []))
+    recorder.plane = PeerPlane(
+        "session", ["bank", "shop"], ["", f"127.0.0.1:{port}"], issue(authority, "bank", "party", []), 20.0
+    )
+    await server.start()
+    yield recorder
+    await recorder.plane.close()
+    await server.stop(0)
+
+
+async def test_a_sender_that_is_cancelled_while_it_dials_leaves_no_stream_without_its_attach(recorder):
+    message = pb.PushRequest(masked_theta=sums_pb.MaskedTheta(round=1))
+    sending = asyncio.create_task(recorder.plane.push(1, message, deque()))
+    await asyncio.sleep(0)  # it has dialled, and waits for the connection
+    sending.cancel()
+    await asyncio.gather(sending, return_exceptions=True)
+    await recorder.plane.push(1, message, deque())
+    await asyncio.wait_for(recorder.heard.wait(), 20)
+    await asyncio.sleep(0.2)
+    assert [bodies for bodies in recorder.streams if bodies][-1] == ["attach", "masked_theta"]
