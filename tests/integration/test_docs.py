@@ -16,6 +16,7 @@ import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -96,10 +97,19 @@ def run_document(document: Path, clone: Path) -> None:
     assert done.returncode == 0, f"{document.relative_to(ROOT)} does not run as it stands:\n{done.stdout[-4000:]}"
 
 
+def documents_to_run() -> list[Any]:
+    """What a newcomer reads first in every test run; the how-tos, which take minutes more, with the slow tests."""
+    return [
+        pytest.param(
+            one, id=str(one.relative_to(ROOT)), marks=[pytest.mark.slow] if one.parent.name == "how-to" else []
+        )
+        for one in DOCUMENTS
+        if runs_here(one)
+    ]
+
+
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize(
-    "document", [one for one in DOCUMENTS if runs_here(one)], ids=lambda one: str(one.relative_to(ROOT))
-)
+@pytest.mark.parametrize("document", documents_to_run())
 def test_the_commands_of_a_document_run_in_order(document, tmp_path):
     clone = copy_repository(tmp_path / "parley")
     lend_environment(clone)
