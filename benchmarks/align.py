@@ -19,6 +19,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from benchmarks.rows import row_of
 from parley.local import LocalFederation
 from privacy.psi_curve import fresh_scalar, hashed, power
 
@@ -42,15 +43,10 @@ def run() -> list[dict[str, Any]]:
             raise RuntimeError(f"{matched} ids were matched, {size - size // 10} are common")
         least = bare * POWERS_PER_ID * size
         case = f"{size} ids, {len(PARTIES)} parties"
-        rows.append(_row(case, "time", seconds, "s", seconds / least))
-        rows.append(_row(case, "CPU time", used, "s", None))
-        rows.append(_row(case, "ids per second", size / seconds, "1/s", None))
+        rows.append(row_of(case, "time", seconds, "s", "bare X25519 on the same cores", seconds / least))
+        rows.append(row_of(case, "CPU time", used, "s"))
+        rows.append(row_of(case, "ids per second", size / seconds, "1/s"))
     return rows
-
-
-def _row(case: str, metric: str, value: float, unit: str, ratio: float | None) -> dict[str, Any]:
-    baseline = "bare X25519 on the same cores" if ratio is not None else None
-    return {"case": case, "metric": metric, "value": value, "unit": unit, "baseline": baseline, "ratio": ratio}
 
 
 def _align(size: int) -> tuple[float, float, int]:

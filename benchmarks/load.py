@@ -15,6 +15,7 @@ import numpy as np
 import yaml
 from sklearn.datasets import load_digits
 
+from benchmarks.rows import row_of
 from parley.client import Federation
 from parley.local import LocalFederation
 from parley.splitting import split_dataset
@@ -37,9 +38,9 @@ def _many_parties(scratch: Path, parties: int) -> list[dict[str, Any]]:
         memory = statistics.median(_resident(federation).values())
     case = f"{parties} parties"
     return [
-        _row(case, "round", 1e3 * metrics["seconds"] / metrics["rounds"], "ms"),
-        _row(case, "rounds", metrics["rounds"], "rounds"),
-        _row(case, "memory of a process", memory, "MB"),
+        row_of(case, "round", 1e3 * metrics["seconds"] / metrics["rounds"], "ms"),
+        row_of(case, "rounds", metrics["rounds"], "rounds"),
+        row_of(case, "memory of a process", memory, "MB"),
     ]
 
 
@@ -49,13 +50,13 @@ def _many_runs_and_memory(scratch: Path, runs: int, steps: int) -> list[dict[str
         alone = _seconds(client, _spec(names, upper=20, lower=1), 1)
         together = _seconds(client, _spec(names, upper=20, lower=1), runs)
         samples = _sampled(federation, client, _spec(names, upper=steps, lower=0))
-    rows = [_row(f"{runs} runs at once", "seconds for all", together, "s", "one run alone", together / alone)]
+    rows = [row_of(f"{runs} runs at once", "seconds for all", together, "s", "one run alone", together / alone)]
     for name, series in samples.items():
         warm = np.array([sample for sample in series if sample[0] >= steps / 2] or series)
         slope = np.polyfit(warm[:, 0], warm[:, 1], 1)[0] * 1000 * 1024 if len(warm) > 1 else 0.0
         case = f"memory of {name} over {steps} steps"
-        rows.append(_row(case, "slope", slope, "kB per 1000 steps"))
-        rows.append(_row(case, "end", warm[-1, 1], "MB", "half-way", warm[-1, 1] / warm[0, 1]))
+        rows.append(row_of(case, "slope", slope, "kB per 1000 steps"))
+        rows.append(row_of(case, "end", warm[-1, 1], "MB", "half-way", warm[-1, 1] / warm[0, 1]))
     return rows
 
 
@@ -120,13 +121,6 @@ def _resident(federation: LocalFederation) -> dict[str, float]:
         fields = dict(line.split(":", 1) for line in Path(f"/proc/{process.pid}/status").read_text().splitlines())
         sizes[name] = int(fields["VmRSS"].split()[0]) / 1024
     return sizes
-
-
-def _row(
-    case: str, metric: str, value: float, unit: str, baseline: str | None = None, ratio: float | None = None
-) -> dict[str, Any]:
-    against = None if ratio is None else float(ratio)
-    return {"case": case, "metric": metric, "value": float(value), "unit": unit, "baseline": baseline, "ratio": against}
 
 
 def plot(rows: list[dict[str, Any]], path: Path) -> None:

@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet
 import yaml
 
+from benchmarks.rows import row_of
 from parley.local import LocalFederation
 
 ROWS, CLASSES, FEATURES = 2048, 10, 4
@@ -124,13 +125,6 @@ def machine_rows() -> list[dict[str, Any]]:
     """What the figures were measured on: cores, and processes that wanted one in the last minute."""
     cores, load = os.cpu_count() or 1, os.getloadavg()[0]
     return [
-        {"case": "machine", "metric": "cores", "value": cores, "unit": "cores", "baseline": None, "ratio": None},
-        {
-            "case": "machine",
-            "metric": "load average",
-            "value": load,
-            "unit": "processes",
-            "baseline": "cores",
-            "ratio": load / cores,
-        },
+        row_of("machine", "cores", cores, "cores"),
+        row_of("machine", "load average", load, "processes", "cores", load / cores),
     ]

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import yaml
 
+from benchmarks.rows import row_of
 from parley.local import LocalFederation
 from parley.splitting import split_dataset
 from privacy.accounting import RecordCounts
@@ -41,16 +42,14 @@ def run() -> list[dict[str, Any]]:
         ledger = _ledger_seconds(Path(scratch))
     base = seconds["plain"]
     rows = [
-        _row(case, "step time", 1e3 * statistics.median(times), statistics.median(_ratios(times, base)))
+        row_of(
+            case, "step time", 1e3 * statistics.median(times), "ms", "plain", statistics.median(_ratios(times, base))
+        )
         for case, times in seconds.items()
     ]
     per_step = statistics.median(seconds["label DP per step"])
-    rows.append(_row("ledger", "share of a step", 1e3 * ledger, ledger / (per_step - ledger) + 1))
+    rows.append(row_of("ledger", "share of a step", 1e3 * ledger, "ms", "plain", ledger / (per_step - ledger) + 1))
     return rows
-
-
-def _row(case: str, metric: str, milliseconds: float, ratio: float) -> dict[str, Any]:
-    return {"case": case, "metric": metric, "value": milliseconds, "unit": "ms", "baseline": "plain", "ratio": ratio}
 
 
 def _ratios(times: list[float], base: list[float]) -> list[float]:

@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.null_federation import Protection, federation, machine_rows, null_spec, processor_seconds
+from benchmarks.rows import row_of
 from parley.client import Federation
 from parley.local import LocalFederation
 
@@ -121,10 +122,10 @@ def axis_rows(axis: Axis, costs: dict[int, Cost]) -> list[dict[str, Any]]:
         first = next(iter(medians))
         for size, value in medians.items():
             ratio = value / medians[first] if medians[first] else None
-            rows.append(_row(f"{size} {axis.name}", metric, value, "ms", f"{first} {axis.name}", ratio))
-        rows.append(_row(axis.name, f"exponent of {metric}", exponent(medians), "1"))
+            rows.append(row_of(f"{size} {axis.name}", metric, value, "ms", f"{first} {axis.name}", ratio))
+        rows.append(row_of(axis.name, f"exponent of {metric}", exponent(medians), "1"))
         largest = dict(list(medians.items())[-2:])
-        rows.append(_row(axis.name, f"exponent of {metric} at the large end", exponent(largest), "1"))
+        rows.append(row_of(axis.name, f"exponent of {metric} at the large end", exponent(largest), "1"))
     return rows
 
 
@@ -158,16 +159,10 @@ def memory_rows(peaks: dict[str, dict[int, float]]) -> list[dict[str, Any]]:
         first = next(iter(found))
         for steps, megabytes in found.items():
             case = f"{name}, {steps} steps"
-            rows.append(_row(case, "peak memory", megabytes, "MB", f"{first} steps", megabytes / found[first]))
+            rows.append(row_of(case, "peak memory", megabytes, "MB", f"{first} steps", megabytes / found[first]))
         slope = np.polyfit(list(found), list(found.values()), 1)[0]
-        rows.append(_row(name, "memory over steps", 1e4 * float(slope), "MB per 10000 steps"))
+        rows.append(row_of(name, "memory over steps", 1e4 * float(slope), "MB per 10000 steps"))
     return rows
-
-
-def _row(
-    case: str, metric: str, value: float, unit: str, baseline: str | None = None, ratio: float | None = None
-) -> dict[str, Any]:
-    return {"case": case, "metric": metric, "value": value, "unit": unit, "baseline": baseline, "ratio": ratio}
 
 
 def plot(rows: list[dict[str, Any]], path: Path) -> None:

@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.rows import row_of
 from parley.local import LocalFederation
 from parley.pooled import train_pooled
 from parley.splitting import split_dataset
@@ -58,11 +59,11 @@ def run() -> list[dict[str, Any]]:
     p50, p99 = (1e3 * float(np.percentile(singles, q)) for q in (50, 99))
     batch, table = BATCH / statistics.median(batches), len(ids) / statistics.median(whole)
     return [
-        _row("no prediction", "latency p50", base, "ms", "GetRun", 1.0),
-        _row("one row by id", "latency p50", p50, "ms", "GetRun", p50 / base),
-        _row("one row by id", "latency p99", p99, "ms", "GetRun", p99 / base),
-        _row(f"{BATCH} rows by id", "throughput", batch, "rows/s", "one process", batch / alone),
-        _row(f"all {len(ids)} rows", "throughput", table, "rows/s", "one process", table / alone),
+        row_of("no prediction", "latency p50", base, "ms", "GetRun", 1.0),
+        row_of("one row by id", "latency p50", p50, "ms", "GetRun", p50 / base),
+        row_of("one row by id", "latency p99", p99, "ms", "GetRun", p99 / base),
+        row_of(f"{BATCH} rows by id", "throughput", batch, "rows/s", "one process", batch / alone),
+        row_of(f"all {len(ids)} rows", "throughput", table, "rows/s", "one process", table / alone),
     ]
 
 
@@ -81,10 +82,6 @@ def _times(calls: list[Callable[[], object]]) -> list[float]:
         call()
         seconds.append(time.perf_counter() - started)
     return seconds
-
-
-def _row(case: str, metric: str, value: float, unit: str, baseline: str, ratio: float) -> dict[str, Any]:
-    return {"case": case, "metric": metric, "value": value, "unit": unit, "baseline": baseline, "ratio": ratio}
 
 
 def plot(rows: list[dict[str, Any]], path: Path) -> None:

@@ -26,6 +26,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 import party.bambi as party
 from benchmarks.null_federation import machine_rows
+from benchmarks.rows import row_of
 from contracts.bambi.v1 import bambi_pb2 as pb
 from parley.client import Federation
 from parley.local import LocalFederation
@@ -261,14 +262,9 @@ def _row(
 ) -> dict[str, Any]:
     pairs = zip(values, others or (), strict=False)
     ratios = [one / other for one, other in pairs if other]
-    return {
-        "case": case,
-        "metric": metric,
-        "value": statistics.median(values),
-        "unit": unit,
-        "baseline": baseline,
-        "ratio": statistics.median(ratios) if ratios else None,
-    }
+    return row_of(
+        case, metric, statistics.median(values), unit, baseline, statistics.median(ratios) if ratios else None
+    )
 
 
 def plot(rows: list[dict[str, Any]], path: Path) -> None:

@@ -20,6 +20,7 @@ from typing import Any
 from benchmarks.counting_proxy import CountingProxy
 from benchmarks.echo import WARM_UP, Hub, Measurement, Transport
 from benchmarks.null_federation import CLASSES, Protection, federation, machine_rows, null_spec, processor_seconds
+from benchmarks.rows import row_of
 from parley.client import Federation
 
 BATCH, REPEATS = 256, 5
@@ -156,13 +157,13 @@ def speed_rows(case: Case, figures: Figures) -> list[dict[str, Any]]:
     speed, cost = 1 / statistics.median(ours.clock), 1e3 * statistics.median(ours.processor)
     for transport in ECHOES:
         echo, baseline = figures[transport], BASELINES[transport]
-        rows.append(_row(case.name, "steps", speed, "1/s", baseline, _ratio(echo.clock, ours.clock)))
+        rows.append(row_of(case.name, "steps", speed, "1/s", baseline, _ratio(echo.clock, ours.clock)))
         if transport == "grpc+mtls":
             ratio = _ratio(ours.processor, echo.processor)
-            rows.append(_row(case.name, "processor time of a step", cost, "ms", baseline, ratio))
+            rows.append(row_of(case.name, "processor time of a step", cost, "ms", baseline, ratio))
         if case.protection in ("plain", "pairwise"):  # the other cases have the payload of one of these
             title = f"{case.parties} parties, Q={case.directions}, {baseline}, payload of {case.protection}"
-            rows.append(_row(title, "steps", 1 / statistics.median(echo.clock), "1/s"))
+            rows.append(row_of(title, "steps", 1 / statistics.median(echo.clock), "1/s"))
     return rows
 
 
@@ -207,16 +208,12 @@ def byte_rows(case: Case, wire: float, title: str = "") -> list[dict[str, Any]]:
     """
     up = case.up * (2 if case.protection == "two_tree" else 1)
     payload, floats = case.parties * (case.down + up), 2 * case.parties * case.down
-    rows = [_row(title or case.name, "bytes of a step", wire, "B", "tensors as sent", wire / payload)]
+    rows = [row_of(title or case.name, "bytes of a step", wire, "B", "tensors as sent", wire / payload)]
     if case.up != case.down:
-        rows.append(_row(title or case.name, "bytes of a step", wire, "B", "the same values as float32", wire / floats))
+        rows.append(
+            row_of(title or case.name, "bytes of a step", wire, "B", "the same values as float32", wire / floats)
+        )
     return rows
-
-
-def _row(
-    case: str, metric: str, value: float, unit: str, baseline: str | None = None, ratio: float | None = None
-) -> dict[str, Any]:
-    return {"case": case, "metric": metric, "value": value, "unit": unit, "baseline": baseline, "ratio": ratio}
 
 
 def plot(rows: list[dict[str, Any]], path: Path) -> None:

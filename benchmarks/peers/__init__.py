@@ -24,6 +24,7 @@ from typing import Any
 
 from benchmarks.echo import Hub, Measurement, Transport
 from benchmarks.null_federation import Protection, federation, machine_rows, null_spec
+from benchmarks.rows import row_of
 from parley.client import Federation
 
 NAMES = tuple(f"party-{number}" for number in range(4))
@@ -158,7 +159,7 @@ def speed_rows(figures: Mapping[tuple[str, str], Sequence[float]]) -> list[dict[
     """Rounds per second of each system, and ours against each of the others."""
     rows = []
     for (size, name), found in figures.items():
-        rows.append(_row(f"{size}, {name}", statistics.median(found), None, None))
+        rows.append(row_of(f"{size}, {name}", "rounds", statistics.median(found), "1/s"))
     for (size, ours), found in figures.items():
         if not ours.startswith("Parley"):
             continue
@@ -167,12 +168,8 @@ def speed_rows(figures: Mapping[tuple[str, str], Sequence[float]]) -> list[dict[
                 # A slow workflow was measured once: every one of our figures is held against that.
                 beside = [others[min(index, len(others) - 1)] for index in range(len(found))]
                 ratio = statistics.median(one / two for one, two in zip(found, beside, strict=True))
-                rows.append(_row(f"{size}, {ours}", statistics.median(found), other, ratio))
+                rows.append(row_of(f"{size}, {ours}", "rounds", statistics.median(found), "1/s", other, ratio))
     return rows
-
-
-def _row(case: str, value: float, baseline: str | None, ratio: float | None) -> dict[str, Any]:
-    return {"case": case, "metric": "rounds", "value": value, "unit": "1/s", "baseline": baseline, "ratio": ratio}
 
 
 def plot(rows: list[dict[str, Any]], path: Path) -> None:
