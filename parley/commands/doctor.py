@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.markup import escape
 
-from parley.commands.options import COORDINATOR_PANEL, Coordinator, Json
+from parley.commands.options import AddressIfAny, Coordinator, IdentityIfAny, Json
 from parley.commands.refusals import REFUSED
 from parley.display import console, print_json
 
@@ -22,21 +22,8 @@ def doctor(
     config: Annotated[
         Path | None, typer.Option(help="Check a party's or coordinator's configuration before it starts.")
     ] = None,
-    address: Annotated[
-        str | None,
-        typer.Option(
-            envvar="PARLEY_ADDRESS",
-            help="Check the federation of this coordinator.",
-            metavar="HOST:PORT",
-            rich_help_panel=COORDINATOR_PANEL,
-        ),
-    ] = None,
-    identity: Annotated[
-        Path | None,
-        typer.Option(
-            envvar="PARLEY_IDENTITY", help="Folder with your client certificate.", rich_help_panel=COORDINATOR_PANEL
-        ),
-    ] = None,
+    address: AddressIfAny = None,
+    identity: IdentityIfAny = None,
     coordinator: Coordinator = "coordinator",
     json: Json = False,
 ) -> None:

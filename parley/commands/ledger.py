@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from parley.commands.options import COORDINATOR_PANEL, Coordinator, Json, RunId, dial
+from parley.commands.options import AddressIfAny, Coordinator, IdentityIfAny, Json, RunId, dial
 from parley.commands.refusals import REFUSED, Refused
 from parley.display import console, print_json, show_fields, table_of
 
@@ -16,21 +16,6 @@ if TYPE_CHECKING:
 app = typer.Typer(no_args_is_help=True, help="See what was released, and what it cost.")
 
 PARTY_PANEL = "A party's own ledger"
-Address = Annotated[
-    str | None,
-    typer.Option(
-        envvar="PARLEY_ADDRESS",
-        help="host:port of the coordinator.",
-        metavar="HOST:PORT",
-        rich_help_panel=COORDINATOR_PANEL,
-    ),
-]
-Identity = Annotated[
-    Path | None,
-    typer.Option(
-        envvar="PARLEY_IDENTITY", help="Folder with your client certificate.", rich_help_panel=COORDINATOR_PANEL
-    ),
-]
 Config = Annotated[
     Path | None,
     typer.Option(
@@ -51,8 +36,8 @@ class NoLedger(Refused):
 @app.command()
 def show(
     run: RunId,
-    address: Address = None,
-    identity: Identity = None,
+    address: AddressIfAny = None,
+    identity: IdentityIfAny = None,
     coordinator: Coordinator = "coordinator",
     config: Config = None,
     delta: Delta = 1e-6,
@@ -82,8 +67,8 @@ def show(
 @app.command()
 def verify(
     run: RunId,
-    address: Address = None,
-    identity: Identity = None,
+    address: AddressIfAny = None,
+    identity: IdentityIfAny = None,
     coordinator: Coordinator = "coordinator",
     config: Config = None,
     json: Json = False,

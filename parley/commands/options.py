@@ -12,21 +12,19 @@ COORDINATOR_PANEL = "Coordinator"
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
 Force = Annotated[bool, typer.Option("--force", help="Overwrite files.")]
-Address = Annotated[
-    str,
-    typer.Option(
-        envvar="PARLEY_ADDRESS",
-        help="host:port of the coordinator.",
-        metavar="HOST:PORT",
-        rich_help_panel=COORDINATOR_PANEL,
-    ),
-]
-Identity = Annotated[
-    Path,
-    typer.Option(
-        envvar="PARLEY_IDENTITY", help="Folder with your client certificate.", rich_help_panel=COORDINATOR_PANEL
-    ),
-]
+_ADDRESS = typer.Option(
+    envvar="PARLEY_ADDRESS",
+    help="host:port of the coordinator.",
+    metavar="HOST:PORT",
+    rich_help_panel=COORDINATOR_PANEL,
+)
+_IDENTITY = typer.Option(
+    envvar="PARLEY_IDENTITY", help="Folder with your client certificate.", rich_help_panel=COORDINATOR_PANEL
+)
+Address = Annotated[str, _ADDRESS]
+Identity = Annotated[Path, _IDENTITY]
+AddressIfAny = Annotated[str | None, _ADDRESS]
+IdentityIfAny = Annotated[Path | None, _IDENTITY]
 Coordinator = Annotated[
     str,
     typer.Option(
