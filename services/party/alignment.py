@@ -9,7 +9,6 @@ from typing import Any
 
 import grpc
 
-from contracts.aggregation.v1 import aggregation_pb2 as sums_pb
 from contracts.alignment.v1 import alignment_service_pb2 as pb
 from contracts.alignment.v1 import alignment_service_pb2_grpc as pb_grpc
 from party.alignment import (
@@ -25,9 +24,10 @@ from privacy.psi import Holder, PsiError
 from privacy.psi_curve import POINT_BYTES, PointRefused
 from privacy.psi_workers import Workers
 from privacy.release import AlignmentGate
-from privacy.session_keys import SessionKey, SignedKey, pair_secret, sign_key, verify_signed_key
+from privacy.session_keys import SessionKey, pair_secret, verify_signed_key
 from services.party.alignment_attempts import AttemptLog
 from services.party.config import PartyConfig
+from services.party.signed_keys import decode_key, encode_key
 from services.party.tables import TableShelf, VersionMismatch
 from services.wire.alignment_codec import (
     BATCH_IDS,
@@ -219,26 +219,12 @@ class AlignmentServicer(pb_grpc.AlignmentServiceServicer):
         return found
 
     def _opened(self, found: Identities, key: SessionKey, request: Request) -> pb.Opened:
-        identity = load_identity(self._config.identity)
-        signed = sign_key(
-            key,
-            name=self._config.name,
-            run_id=request.alignment_id,
-            attempt=0,
-            certificate_pem=identity.certificate_chain,
-            certificate_key_pem=identity.private_key,
-        )
         return pb.Opened(
             rows=found.total,
             missing=found.missing,
             duplicates=found.duplicates,
             ids=len(found.ids),
-            key=sums_pb.SignedKey(
-                party=signed.name,
-                public_key=signed.public_key,
-                certificate=signed.certificate_pem,
-                signature=signed.signature,
-            ),
+            key=encode_key(self._config, key, request.alignment_id),
         )
 
     def _holder(self, begin: pb.Begin, request: Request, ids: list[str], key: SessionKey) -> Holder:
@@ -247,9 +233,7 @@ class AlignmentServicer(pb_grpc.AlignmentServiceServicer):
         ca, own, secrets = load_identity(self._config.identity).ca, self._config.name, {}
         for index, (name, sent) in enumerate(zip(request.parties, begin.keys, strict=True)):
             if name != own:
-                signed = SignedKey(
-                    sent.party, request.alignment_id, 0, sent.public_key, sent.certificate, sent.signature
-                )
+                signed = decode_key(sent, request.alignment_id)
                 verify_signed_key(signed, ca, name, request.alignment_id, 0)
                 secrets[index] = pair_secret(
                     key, own, name, sent.public_key, run_id=request.alignment_id, attempt=0, purpose="alignment"

@@ -66,10 +66,6 @@ class AsysqnRole:
         """The outcome of the round before, and the next ask."""
         return decode_instruction(message, blobs)
 
-    def plan(self, state: Standing, instruction: Instruction) -> Plan:
-        """Never called: every round may have to wait for something (`act`)."""
-        raise NotImplementedError(f"{type(state).__name__}: {instruction} is for `act`")
-
     async def act(self, state: Standing, instruction: Instruction) -> Plan:
         """Take the outcome, then do what is asked."""
         outcome, ask = instruction

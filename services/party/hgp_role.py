@@ -86,10 +86,6 @@ class HgpRole:
         """What the clock asks."""
         return decode_instruction(message)
 
-    def plan(self, state: State, instruction: Stretch) -> Plan:
-        """Never called: a stretch waits for neighbours (`act`)."""
-        raise NotImplementedError(f"{type(state).__name__}: {instruction} is for `act`")
-
     async def act(self, state: State, instruction: Stretch) -> Plan:
         """Take the steps of a stretch with the neighbours, or do what needs none."""
         match instruction.phase:

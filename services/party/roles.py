@@ -93,7 +93,7 @@ class Plan:
 
 
 class Role(Protocol):
-    """An algorithm at a party. `plan` is pure and runs in the compute thread; the session keeps the state."""
+    """An algorithm at a party; the session keeps its state. It either plans its rounds or acts with its peers."""
 
     body: str
     """The field of ExchangeRequest and ExchangeResponse that holds its messages."""
@@ -104,9 +104,6 @@ class Role(Protocol):
     def decode(self, message: Any, blobs: Blobs) -> Any:
         """An instruction, checked."""
 
-    def plan(self, state: Any, instruction: Any) -> Plan:
-        """What an instruction would do."""
-
     def encode(self, number: int, instruction: Any, release: Release[Any] | None) -> tuple[Message, Blobs]:
         """The answer."""
 
@@ -115,6 +112,14 @@ class Role(Protocol):
 
     def model_tensors(self, state: Any) -> dict[str, Tensor]:
         """What a saved model holds."""
+
+
+@runtime_checkable
+class PlanningRole(Protocol):
+    """A role whose rounds need nobody else: a plan is pure, and is made in the compute thread if it takes long."""
+
+    def plan(self, state: Any, instruction: Any) -> Plan:
+        """What an instruction would do."""
 
 
 @runtime_checkable

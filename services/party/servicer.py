@@ -12,7 +12,6 @@ from typing import Any, TypeVar
 
 import grpc
 
-from contracts.aggregation.v1 import aggregation_pb2 as sums_pb
 from contracts.party.v1 import party_service_pb2 as pb
 from contracts.party.v1 import party_service_pb2_grpc as pb_grpc
 from contracts.peer.v1 import peer_service_pb2 as peer_pb
@@ -20,7 +19,6 @@ from contracts.peer.v1 import peer_service_pb2_grpc as peer_grpc
 from privacy.ledger import open_ledger
 from privacy.noise import KeyedNoise, read_or_create_key
 from privacy.release import bitmap
-from privacy.session_keys import SignedKey, sign_key
 from services.party.alignment import aligned_shelf
 from services.party.checkpoints import Store
 from services.party.config import PartyConfig
@@ -29,6 +27,7 @@ from services.party.peers import PeerPlane
 from services.party.preprocessing import table_of_run, to_keep
 from services.party.roles import Place, PrivacyDesk
 from services.party.sessions import ALGORITHMS, PolicyRefused, Session, SessionUnknown, check_policy
+from services.party.signed_keys import decode_key, encode_key
 from services.party.tables import TableShelf, TooManySessions, VersionMismatch, chosen_rows
 from services.wire import metrics
 from services.wire.authorisation import NotAuthorised, caller_of
@@ -101,7 +100,7 @@ class PartyServicer(pb_grpc.PartyServiceServicer):
             features=len(table.columns),
             upper_size=await self._compute(ALGORITHMS[session.place.spec.train.algorithm].upper_size, session.place),
             warnings=await self._compute(ALGORITHMS[session.place.spec.train.algorithm].warnings, session.place),
-            key=self._signed_key(session),
+            key=encode_key(self._config, session.key, session.session_id),
             checkpoints=await self._compute(self._store.checkpoints, request.run_id),
             ids=table.ids.tolist() if predicts_all else [],
         )
@@ -133,10 +132,7 @@ class PartyServicer(pb_grpc.PartyServiceServicer):
         counts = {len(request.keys), len(request.upper_sizes), len(request.peer_addresses)}
         if counts != {len(names)} or not request.outputs:
             raise MessageInvalid(f"BeginSession needs key, upper size and address for each of {names}, and outputs")
-        keys = [
-            SignedKey(key.party, request.session_id, 0, key.public_key, key.certificate, key.signature)
-            for key in request.keys
-        ]
+        keys = [decode_key(key, request.session_id) for key in request.keys]
         authority = load_identity(self._config.identity).ca
         await self._compute(self._store.claim, session.run_id, session.coordinator)
         self._refuse_others(session.run_id, session.coordinator)
@@ -261,23 +257,6 @@ class PartyServicer(pb_grpc.PartyServiceServicer):
     def _desk(self) -> PrivacyDesk:
         """The ledger is opened by the first run that charges it."""
         return self._opened_desk
-
-    def _signed_key(self, session: Session) -> sums_pb.SignedKey:
-        identity = load_identity(self._config.identity)
-        signed = sign_key(
-            session.key,
-            name=self._config.name,
-            run_id=session.session_id,
-            attempt=0,
-            certificate_pem=identity.certificate_chain,
-            certificate_key_pem=identity.private_key,
-        )
-        return sums_pb.SignedKey(
-            party=signed.name,
-            public_key=signed.public_key,
-            certificate=signed.certificate_pem,
-            signature=signed.signature,
-        )
 
     def peer_plane(self, session_id: str, peer: str) -> PeerPlane:
         """The peer plane of a session that `peer` takes part in."""

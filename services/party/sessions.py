@@ -21,7 +21,17 @@ from services.party import asysqn_role, bambi_role, fedbio_role, hgp_role, ldp_d
 from services.party.checkpoints import CheckpointMissing, Store
 from services.party.config import Policy
 from services.party.peers import PeerPlane
-from services.party.roles import Algorithm, PeerRole, Place, Plan, ReportingRole, RestlessRole, Role, SteadyRole
+from services.party.roles import (
+    Algorithm,
+    PeerRole,
+    Place,
+    Plan,
+    PlanningRole,
+    ReportingRole,
+    RestlessRole,
+    Role,
+    SteadyRole,
+)
 from services.party.sum_journal import SumJournal
 from services.wire.swift_work import SwiftWork
 from services.wire.tensors import Blobs
@@ -110,6 +120,7 @@ class Session:
     _role: Role | None = None
     _state: Any = None
     _peer_role: PeerRole | None = None
+    _planning: PlanningRole | None = None
     _steady: SteadyRole | None = None
     _hide: Hide | None = None
     """How a draft is hidden in a sum; None where it travels up trees instead."""
@@ -183,6 +194,7 @@ class Session:
             self._role, self._state = await self._compute(prepare)
             # What a role can do is looked up once: the question costs as much as a small batch.
             self._peer_role = self._role if isinstance(self._role, PeerRole) else None
+            self._planning = self._role if isinstance(self._role, PlanningRole) else None
             self._steady = self._role if isinstance(self._role, SteadyRole) else None
             self.peers, self._hide, self._sum_up = peers, hide, sum_up
             self._round, self._digest, self._answer = 0, b"", None
@@ -206,7 +218,7 @@ class Session:
                 release = await self._compute(self._hidden, number, plan)
             else:
                 kind = self._steady.kind(instruction) if self._steady is not None else object()
-                plan, release = await self._work.do(kind, self._planned, role, number, instruction)
+                plan, release = await self._work.do(kind, self._planned, number, instruction)
             if plan.draft is not None and self._sum_up is not None:
                 release = await self._sum_up(number, plan.draft)
             await self._keep(role, plan)
@@ -214,9 +226,10 @@ class Session:
             self._answer = role.encode(number, instruction, release)
             return (role.body, *self._answer)
 
-    def _planned(self, role: Role, number: int, instruction: Any) -> tuple[Plan, Release[Any] | None]:
+    def _planned(self, number: int, instruction: Any) -> tuple[Plan, Release[Any] | None]:
         """Compute and hide in one visit to the compute thread: another visit costs more than the masks of a batch."""
-        plan = role.plan(self._state, instruction)
+        assert self._planning is not None  # noqa: S101 (a role that does not act plans)
+        plan = self._planning.plan(self._state, instruction)
         return plan, self._hidden(number, plan)
 
     def _hidden(self, number: int, plan: Plan) -> Release[Any] | None:
