@@ -22,7 +22,7 @@ from privacy.release import Addend, Release
 from services.party.checkpoints import CheckpointMissing, scalar
 from services.party.fedbio_role import PredictionRefused
 from services.party.hgp_tasks import HgpTask, hgp_task
-from services.party.peers import PeerLost
+from services.party.peers import in_time
 from services.party.push_sum_plane import PushSumPlane
 from services.party.roles import Place, Plan
 from services.wire.decentralised_codec import decode_instruction, encode_contribution
@@ -90,15 +90,8 @@ class HgpRole:
         """Take the steps of a stretch with the neighbours, or do what needs none."""
         match instruction.phase:
             case "train" | "hyper_gradient":
-                seconds = self._place.spec.round_seconds
-                try:
-                    async with asyncio.timeout(seconds):
-                        return Plan(await self._walk(state, instruction))
-                except TimeoutError:
-                    raise PeerLost(
-                        f"steps {instruction.first} to {instruction.last} of {instruction.phase} took more than "
-                        f"{seconds:g} s: a neighbour is slow or gone (or lower `stretch`)"
-                    ) from None
+                what = f"steps {instruction.first} to {instruction.last} of {instruction.phase}"
+                return Plan(await in_time(self._walk(state, instruction), self._place.spec.round_seconds, what))
             case "evaluate":
                 draft = await self._compute(self._task.measures, state.x, state.hyper, state.v)
                 return Plan(state, draft=draft)

@@ -27,7 +27,7 @@ from privacy.ldp_states import NoisedState
 from privacy.release import Addend, Release, StateGate
 from services.party.checkpoints import CheckpointMissing, scalar
 from services.party.fedbio_role import PredictionRefused
-from services.party.peers import PeerFlooded, PeerLost
+from services.party.peers import PeerFlooded, in_time
 from services.party.roles import Place, Plan
 from services.party.tables import RowsDiffer
 from services.wire.decentralised_codec import (
@@ -107,15 +107,11 @@ class LdpDsboRole:
             case "agent_steps":
                 if instruction.first != state.agent.step or instruction.last > self._train.iterations:
                     raise MessageInvalid(f"steps {instruction.first} to {instruction.last} are not due now")
-                seconds = self._place.spec.round_seconds
-                try:
-                    async with asyncio.timeout(seconds):
-                        return Plan(replace(state, agent=await self._walk(state.agent, instruction.last)))
-                except TimeoutError:
-                    raise PeerLost(
-                        f"steps {instruction.first} to {instruction.last} took more than {seconds:g} s: a neighbour "
-                        "is slow or gone (or lower `stretch`)"
-                    ) from None
+                walk, what = (
+                    self._walk(state.agent, instruction.last),
+                    f"steps {instruction.first} to {instruction.last}",
+                )
+                return Plan(replace(state, agent=await in_time(walk, self._place.spec.round_seconds, what)))
             case "checkpoint":
                 return Plan(replace(state, k=instruction.k), checkpoint=instruction.k)
             case "finish":

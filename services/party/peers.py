@@ -3,9 +3,9 @@
 import asyncio
 import contextlib
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import grpc
 
@@ -22,6 +22,7 @@ MOST_WAITING = 1024
 """Partial sums that may wait for this party to come to their round."""
 TREES: tuple[TreeName, TreeName] = ("values", "masks")
 
+Result = TypeVar("Result")
 Waiting = tuple[TreeName, int, int]
 Take = Callable[[int, Any, Blobs], None]
 """Takes a message from the party with this block."""
@@ -33,6 +34,17 @@ class PeerLost(ConnectionError):
 
 class PeerFlooded(RuntimeError):
     """More partial sums came than this party keeps."""
+
+
+async def in_time(steps: Awaitable[Result], seconds: float, what: str) -> Result:
+    """The result of steps with neighbours, if they do not keep this party waiting for too long."""
+    try:
+        async with asyncio.timeout(seconds):
+            return await steps
+    except TimeoutError:
+        raise PeerLost(
+            f"{what} took more than {seconds:g} s: a neighbour is slow or gone (or lower `stretch`)"
+        ) from None
 
 
 class PeerPlane:
