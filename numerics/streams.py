@@ -51,9 +51,9 @@ def batch(seed: int, name: str, k: int, t: int, rows: int | NDArray[np.integer],
     if size >= count:
         chosen = np.arange(count, dtype=np.int64)
     elif 2 * size > count:  # cheaper, and still uniform: choose which rows to leave out
-        chosen = np.setdiff1d(
-            np.arange(count, dtype=np.int64), _distinct(_philox(seed, name, k, t), count, count - size)
-        )
+        kept = np.ones(count, dtype=bool)
+        kept[_distinct(_philox(seed, name, k, t), count, count - size)] = False
+        chosen = np.flatnonzero(kept)
     else:
         chosen = np.sort(_distinct(_philox(seed, name, k, t), count, size))
     return chosen if candidates is None else candidates[chosen]
@@ -106,15 +106,22 @@ def _distinct(bits: np.random.Philox, count: int, size: int) -> NDArray[np.int64
 
     word mod count is biased by less than count / 2⁶⁴: below 1e-10 for a billion rows.
     """
-    drawn = np.empty(0, dtype=np.int64)
     # With what repeats on average, and a little more: one draw is then enough almost always.
     wanted = size + size * size // count + 16
+    drawn = _draw(bits, count, wanted)
+    earliest = np.empty(count, dtype=np.int64)
     while True:
-        words = np.asarray(bits.random_raw(wanted), dtype=np.uint64)
-        drawn = np.concatenate([drawn, (words % np.uint64(count)).astype(np.int64)])
-        values, first = np.unique(drawn, return_index=True)
-        if len(values) >= size:
-            return drawn[np.sort(first)[:size]]
+        places = np.arange(len(drawn))
+        earliest[drawn[::-1]] = places[::-1]  # of all places of a value the last one written stays: the earliest
+        distinct: NDArray[np.int64] = drawn[earliest[drawn] == places]
+        if len(distinct) >= size:
+            return distinct[:size]
+        drawn = np.concatenate([drawn, _draw(bits, count, wanted)])
+
+
+def _draw(bits: np.random.Philox, count: int, size: int) -> NDArray[np.int64]:
+    words = np.asarray(bits.random_raw(size), dtype=np.uint64)
+    return (words % np.uint64(count)).astype(np.int64)
 
 
 def _orthogonal_rows(generator: np.random.Generator, count: int, size: int) -> NDArray[np.float64]:

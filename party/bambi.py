@@ -27,7 +27,6 @@ from numerics.optimisers import Moments, descend, schedule
 from numerics.streams import batch, directions, stream
 from party.models import EmbeddingModel
 from privacy.rounds import (
-    Array,
     Ask,
     Coefficients,
     CurvatureForward,
@@ -156,22 +155,26 @@ def start(block: Block) -> State:
 
 def apply(block: Block, state: State, outcome: Outcome) -> State:
     """Take the outcome of the round before."""
-    _check_shapes(block, state, outcome)
     match outcome, state.awaiting:
         case Gradient(theta=theta, step_length=length), LowerForward(k=k, t=t) if theta is not None:
+            s = _held(state.embedding)
+            received = _tensor(theta, block, (*s.shape[:2], block.outputs))
             if block.settings.lower.solver == "newton":
-                return _begin_newton(block, state, _tensor(theta[0], block), length)
+                return _begin_newton(block, state, received[0], length)
             if block.linearises(k, t):
-                return replace(state, theta=_tensor(theta[0], block), awaiting=None)
-            return _lower_step(block, state, _tensor(theta, block), k)
+                return replace(state, theta=received[0], awaiting=None)
+            return _lower_step(block, state, received, k)
         case Gradient(vartheta=vartheta), UpperForward(k=k) if vartheta is not None:
-            return _upper_gradient(block, state, _tensor(vartheta, block), k)
+            shape = (len(_held(state.upper_embedding)), block.outputs)
+            return _upper_gradient(block, state, _tensor(vartheta, block, shape), k)
         case Coefficients(values=values), DirectionalForward(k=k):
+            _check_shape((len(values),), (block.settings.zeroth_order.directions,))
             return _zeroth_order_step(block, state, np.asarray(values), k)
-        case CurvatureStep() as step, CurvatureForward(k=k, system=system):
-            state = _conjugate_step(block, state, step)
-            if step.solution_product is not None:
-                return _implicit_step(block, state, _tensor(step.solution_product, block), k)
+        case CurvatureStep(solution_product=solution) as step, CurvatureForward(k=k, system=system):
+            shape = (_held(state.embedding).shape[1], block.outputs)
+            state = _conjugate_step(block, state, _tensor(step.product, block, shape), step)
+            if solution is not None:
+                return _implicit_step(block, state, _tensor(solution, block, shape), k)
             return replace(state, step=_held(state.solve).solution if system == "newton" else None)
     raise OutcomeUnexpected(
         f"{type(outcome).__name__} does not answer {type(state.awaiting).__name__}: "
@@ -179,29 +182,17 @@ def apply(block: Block, state: State, outcome: Outcome) -> State:
     )
 
 
-def _check_shapes(block: Block, state: State, outcome: Outcome) -> None:
-    s, upper = state.embedding, state.upper_embedding
-    expected: list[tuple[Array | None, tuple[int, ...]]] = []
-    match outcome:
-        case Gradient(theta=theta, vartheta=vartheta):
-            expected.append((theta, (*s.shape[:2], block.outputs) if s is not None else ()))
-            expected.append((vartheta, (len(upper), block.outputs) if upper is not None else ()))
-        case CurvatureStep(product=product, solution_product=solution):
-            due = (s.shape[1], block.outputs) if s is not None else ()
-            expected += [(product, due), (solution, due)]
-        case Coefficients(values=values):
-            expected.append((np.asarray(values), (block.settings.zeroth_order.directions,)))
-    for array, shape in expected:
-        if array is not None and shape and array.shape != shape:
-            raise OutcomeMisshapen(f"an outcome of shape {array.shape} came where {shape} is due")
+def _check_shape(came: tuple[int, ...], due: tuple[int, ...]) -> None:
+    if came != due:
+        raise OutcomeMisshapen(f"an outcome of shape {came} came where {due} is due")
 
 
 def contribute(block: Block, state: State, ask: Ask) -> tuple[State, Vector]:
     """Make this party's addend of the round's sum."""
+    if isinstance(ask, LowerForward):
+        return _lower_forward(block, state, ask)
     state = replace(state, awaiting=ask)
     match ask:
-        case LowerForward(k=k, t=t):
-            return _lower_forward(block, state, k, t)
         case UpperForward(k=k):
             return _upper_forward(block, state, k)
         case DirectionalForward():
@@ -222,19 +213,18 @@ def predict(model: EmbeddingModel, x: Tensor, y: Tensor, features: Tensor, embed
         return _flat(s @ y)
 
 
-def _lower_forward(block: Block, state: State, k: int, t: int) -> tuple[State, Vector]:
-    settings = block.settings
-    newton = settings.lower.solver == "newton"
-    if t == 0:
-        state = _begin_iteration(block, state, k)
-    if newton and t > 0:
+def _lower_forward(block: Block, state: State, ask: LowerForward) -> tuple[State, Vector]:
+    newton = block.settings.lower.solver == "newton"
+    if ask.t == 0:
+        state = _begin_iteration(block, state, ask.k)
+    if newton and ask.t > 0:
         s = _held(state.embedding)  # every Newton step of an upper iteration sees the same batch
+        state = replace(state, awaiting=ask)
     else:
-        rows = lower_batch(block, k, t)
-        s = _embed_stack(block, state, block.features[rows])
-        state = replace(state, embedding=s, factor=None)
+        s = _embed_stack(block, state, _taken(block, lower_batch(block, ask.k, ask.t)))
+        state = replace(state, embedding=s, factor=None, awaiting=ask)
     if not newton:
-        return state, _flat(torch.matmul(s, _held(state.trajectories)))
+        return state, _flat(torch.bmm(s, _held(state.trajectories)))
     candidate = state.y if state.step is None else state.y + state.step
     penalty = regulariser(block, state.x)
     step = torch.zeros_like(candidate) if state.step is None else state.step
@@ -275,11 +265,9 @@ def _perturbed(block: Block, state: State) -> Tensor:
     return torch.cat([state.x.unsqueeze(0), state.x + mu * _held(state.directions)])
 
 
-def regulariser(block: Block, x: Tensor) -> Tensor:
+def regulariser(block: Block, x: Tensor) -> Tensor | float:
     """Coefficient of ‖y‖²: γ, or exp(x) for each party or feature; broadcasts against y (and stacks of it)."""
-    if block.has_direct_term:
-        return torch.tensor(block.settings.regularisation, dtype=x.dtype)
-    return torch.exp(x).unsqueeze(-1)
+    return block.settings.regularisation if block.has_direct_term else torch.exp(x).unsqueeze(-1)
 
 
 def _lower_step(block: Block, state: State, theta: Tensor, k: int) -> State:
@@ -289,20 +277,19 @@ def _lower_step(block: Block, state: State, theta: Tensor, k: int) -> State:
     """
     s, y = _held(state.embedding), _held(state.trajectories)
     x = state.x.unsqueeze(0) if state.directions is None else _perturbed(block, state)
-    penalty = regulariser(block, x) if block.has_direct_term else regulariser(block, x).expand(y.shape[0], -1, 1)
-    gradient = torch.matmul(s.transpose(1, 2), theta) + 2 * penalty * y
+    gradient = torch.baddbmm(2 * regulariser(block, x) * y, s.mT, theta)
     optimiser = block.settings.lower.optimiser
     if optimiser.clip is not None:
         norm = gradient.flatten(1).norm(dim=1)[:, None, None]
         gradient = gradient * torch.clamp(optimiser.clip / norm.clamp_min(1e-30), max=1.0)
     beta = schedule(optimiser.step, optimiser.decay_from, k, block.settings.upper.steps)
-    y = y - beta * gradient
+    y = torch.sub(y, gradient, alpha=beta)
     return replace(state, trajectories=y, y=y[0], awaiting=None)
 
 
 def _upper_forward(block: Block, state: State, k: int) -> tuple[State, Vector]:
     size = block.settings.upper.batch or len(block.rows.upper)
-    a = block.features[batch(block.seed, "upper", k, 0, block.rows.upper, size)]
+    a = _taken(block, batch(block.seed, "upper", k, 0, block.rows.upper, size))
     weights = state.x.detach().clone().requires_grad_(block.has_direct_term)
     s = block.model.apply(weights, a) if block.has_direct_term else a
     state = replace(state, upper_embedding=s, upper_weights=weights)
@@ -384,12 +371,12 @@ def _curvature_forward(block: Block, state: State, system: str, iteration: int) 
     return state, _flat(s[0] @ z, *scalars)
 
 
-def _factor(block: Block, s: Tensor, penalty: Tensor) -> Tensor:
+def _factor(block: Block, s: Tensor, penalty: Tensor | float) -> Tensor:
     """Cholesky factor of this party's own block of the Hessian, with the curvature of an undecided prediction."""
     scale = {"softmax": (block.outputs - 1) / block.outputs**2, "logistic": 0.25, "squared": 1.0}
     gram: Tensor = s.T @ s * (scale[block.settings.loss] / len(s))
     factor: Tensor
-    factor, info = torch.linalg.cholesky_ex(gram + torch.diag((2 * penalty).reshape(-1).expand(len(gram))))
+    factor, info = torch.linalg.cholesky_ex(gram + 2 * penalty * torch.eye(len(gram), dtype=gram.dtype))
     if int(info) != 0:
         raise IllConditioned(
             "this party's embedding is too badly scaled to precondition with: standardise the features, raise "
@@ -398,11 +385,11 @@ def _factor(block: Block, s: Tensor, penalty: Tensor) -> Tensor:
     return factor
 
 
-def _conjugate_step(block: Block, state: State, step: CurvatureStep) -> State:
+def _conjugate_step(block: Block, state: State, product: Tensor, step: CurvatureStep) -> State:
     """One iteration after Chronopoulos and Gear: α and β came with the product, so no second reduction is needed."""
     solve, s = _held(state.solve), _held(state.embedding)
     z = solve.preconditioned
-    w = s[0].T @ _tensor(step.product, block) + 2 * regulariser(block, state.x) * z
+    w = s[0].T @ product + 2 * regulariser(block, state.x) * z
     direction = z + step.beta * solve.direction
     image = w + step.beta * solve.image
     moved = replace(
@@ -420,7 +407,7 @@ def _implicit_step(block: Block, state: State, c: Tensor, k: int) -> State:
     theta, direct, v = _held(state.theta), _held(state.direct), _held(state.solve).solution
     x = state.x.detach().clone().requires_grad_()
     if block.has_direct_term:
-        s = block.model.apply(x, block.features[lower_batch(block, k, block.settings.lower.steps)])
+        s = block.model.apply(x, _taken(block, lower_batch(block, k, block.settings.lower.steps)))
         (cross,) = torch.autograd.grad(s, x, theta @ v.T + c @ state.y.T)
     else:
         (cross,) = torch.autograd.grad((2 * regulariser(block, x) * state.y * v).sum(), x)
@@ -436,12 +423,17 @@ def _held(value: Held | None) -> Held:
     return value
 
 
-def _tensor(array: np.ndarray, block: Block) -> Tensor:
+def _taken(block: Block, rows: np.ndarray) -> Tensor:
+    return block.features.index_select(0, torch.from_numpy(rows))
+
+
+def _tensor(array: np.ndarray, block: Block, shape: tuple[int, ...]) -> Tensor:
+    _check_shape(array.shape, shape)
     # torch wants writable memory; a decoded message is read-only, so this is its one copy.
     return torch.from_numpy(np.array(array)).to(block.model.dtype)
 
 
 def _flat(tensor: Tensor, *scalars: Tensor) -> Vector:
     """One vector for one message: a tensor in row-major order, then scalars."""
-    flat = tensor.detach().reshape(-1)
-    return np.asarray((torch.cat([flat, torch.stack(scalars)]) if scalars else flat).numpy())
+    flat = tensor.detach().numpy().reshape(-1)
+    return np.concatenate([flat, torch.stack(scalars).numpy()]) if scalars else flat

@@ -321,8 +321,8 @@ MANIFEST: tuple[Entry, ...] = (
         "coordinator",
     ),
     *_control("coordinator.v1.SlopesQuestion", "session_id batch all_rows", "coordinator"),
-    *_control("coordinator.v1.AskSlopesRequest", "question chunk", "coordinator"),
-    *_control("coordinator.v1.AskSlopesResponse", "slopes chunk", "the party that asked"),
+    *_control("coordinator.v1.AskSlopesRequest", "question chunk following_bytes", "coordinator"),
+    *_control("coordinator.v1.AskSlopesResponse", "slopes chunk following_bytes", "the party that asked"),
     *_control("decentralised.v1.PushSumVector", "step sequence", "the neighbour"),
     *_control("decentralised.v1.NoisedState", "step", "the neighbours"),
     *_control("decentralised.v1.Instruction", "round phase k first last", "all parties"),
@@ -351,11 +351,17 @@ MANIFEST: tuple[Entry, ...] = (
         "all parties",
     ),
     *_control("party.v1.Attach", "session_id", "the party"),
-    *_control("party.v1.ExchangeRequest", "attach bambi fedbio asysqn decentralised chunk", "all parties"),
-    *_control("party.v1.ExchangeResponse", "bambi fedbio asysqn decentralised chunk", "coordinator"),
+    *_control(
+        "party.v1.ExchangeRequest", "attach bambi fedbio asysqn decentralised chunk following_bytes", "all parties"
+    ),
+    *_control("party.v1.ExchangeResponse", "bambi fedbio asysqn decentralised chunk following_bytes", "coordinator"),
     *_control("party.v1.CloseSessionRequest", "session_id", "the party"),
     *_control("peer.v1.Attach", "session_id", "the peer"),
-    *_control("peer.v1.PushRequest", "attach theta_request partial_theta push_sum noised_state chunk", "the peer"),
+    *_control(
+        "peer.v1.PushRequest",
+        "attach theta_request partial_theta push_sum noised_state chunk following_bytes",
+        "the peer",
+    ),
     *_control(
         "ledger.v1.LedgerEntry",
         "sequence time kind mechanism recipients first_release releases records epsilon delta largest_count hash",

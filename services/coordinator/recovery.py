@@ -7,7 +7,7 @@ checkpoint.
 
 import asyncio
 import itertools
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
@@ -19,11 +19,10 @@ from privacy.fedbio_rounds import AveragingRound, Phase, SurvivorsSum
 from privacy.recovery import AskDisclosure, AskKey, AskShares, AskValues, RecoveryStep, ShareBundle
 from privacy.release import Addend, OutcomeGate, RelayGate, Release
 from services.coordinator.fleet import PartyLost, PartyRefused
+from services.coordinator.streams import Read
 from services.wire.recovery_codec import encode_step
 from services.wire.tensors import Blobs
 from spec.run import RunSpec
-
-Read = Callable[[int, Any, Blobs], Any]
 
 
 class SettledOtherwise(ValueError):

@@ -22,7 +22,7 @@ from services.coordinator.runs import RunDesk
 from services.wire.alignment_codec import decode_duplicates
 from services.wire.asysqn_codec import decode_question, encode_slopes
 from services.wire.authorisation import caller_of
-from services.wire.framing import chunks, reader, receive
+from services.wire.framing import framed, reader, receive
 from services.wire.tensors import INLINE_BYTES, Blobs, MessageInvalid, encode_tensor
 from services.wire.version import VERSION
 from spec.parsing import check_spec
@@ -183,9 +183,9 @@ class PartiesServicer(parties_grpc.CoordinatorServiceServicer):
             blobs = await receive(request, following)
             release = await self._desk.slopes(party, *decode_question(request.question, blobs))
             announced: Blobs = deque()
-            yield parties_pb.AskSlopesResponse(slopes=encode_slopes(release, announced))
-            for chunk in chunks(announced):
-                yield parties_pb.AskSlopesResponse(chunk=chunk)
+            slopes = encode_slopes(release, announced)
+            for answer in framed(parties_pb.AskSlopesResponse, announced, slopes=slopes):
+                yield answer
 
 
 def alignment_message(step: Progress | Result) -> run_service_pb2.AlignResponse:

@@ -1,15 +1,13 @@
 """A session with all parties of a run: open, check, begin, and one round trip for each round."""
 
 import asyncio
-import functools
 import secrets
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, cast
 
-import grpc
 from google.protobuf.message import Message
 
 from contracts.party.v1 import party_service_pb2 as pb
@@ -17,20 +15,18 @@ from privacy.aggregation import SumDesk
 from privacy.fedbio_rounds import SurvivorsSum
 from privacy.release import Addend, Release, bitmap
 from privacy.rounds import Vector
-from services.coordinator.fleet import PREPARE_SECONDS, Fleet, PartyLost, PartyRefused, as_party_error, call
-from services.coordinator.recovery import Read, RecoverableRounds, RecoveringCodec, merge_settled
+from services.coordinator.fleet import PREPARE_SECONDS, Fleet, PartyLost, PartyRefused, call
+from services.coordinator.recovery import RecoverableRounds, RecoveringCodec, merge_settled
+from services.coordinator.streams import REFUSAL_SECONDS, PartyStream, Read, RoundTrip, Traffic
 from services.wire import metrics
 from services.wire.fedbio_codec import decode_settled, encode_settled
-from services.wire.framing import chunks, receive
-from services.wire.tensors import Blobs, MessageInvalid
+from services.wire.framing import framed
+from services.wire.tensors import Blobs
 from services.wire.version import VERSION
 from spec.run import RunSpec
 
-EXCHANGE = "/parley.party.v1.PartyService/Exchange"
 CLOSE_SECONDS = 5.0
 """Longest wait for parties to forget a session; what is not forgotten is dropped with the run's next session."""
-REFUSAL_SECONDS = 0.5
-"""How long the other parties may still answer once one is lost."""
 
 
 class Codec(Protocol):
@@ -60,15 +56,6 @@ class ColumnsDiffer(ValueError):
 
 
 @dataclass
-class Traffic:
-    """What a session has sent and received."""
-
-    rounds: int = 0
-    sent_bytes: int = 0
-    received_bytes: int = 0
-
-
-@dataclass
 class Session:
     """All parties of a run, in the order of their blocks."""
 
@@ -82,8 +69,7 @@ class Session:
     _codec: Codec | None = None
     _desk: SumDesk | None = None
     _recovery: RecoverableRounds | None = None
-    _streams: list[Any] = field(default_factory=list)
-    _channels: list[grpc.aio.Channel] = field(default_factory=list)
+    _streams: list[PartyStream] = field(default_factory=list)
 
     @property
     def names(self) -> list[str]:
@@ -157,15 +143,8 @@ class Session:
         beginning = [self._method(name, "BeginSession", request) for name, request in requests.items()]
         await _all([call(name, begin, PREPARE_SECONDS) for name, begin in zip(requests, beginning, strict=True)])
         attach = pb.ExchangeRequest(attach=pb.Attach(session_id=self.session_id)).SerializeToString()
-        for name in self.names:
-            channel = self.fleet.bulk_channel(name)
-            self._channels.append(channel)
-            # Serialised once for all parties: every party gets the same bytes.
-            exchange = channel.stream_stream(
-                EXCHANGE, request_serializer=bytes, response_deserializer=pb.ExchangeResponse.FromString
-            )
-            self._streams.append(exchange())
-        await _all([self._attach(index, attach) for index in range(len(self.names))])
+        for index, name in enumerate(self.names):
+            self._streams.append(PartyStream(index, name, self.fleet.bulk_channel(name), attach, self.traffic))
 
     @property
     def _recovers(self) -> bool:
@@ -193,13 +172,6 @@ class Session:
         own.checkpoint = max((k for k in answer.checkpoints if k <= request.checkpoint), default=0)
         return own
 
-    async def _attach(self, index: int, message: bytes) -> None:
-        try:
-            async with asyncio.timeout(self.spec.round_seconds):
-                await self._write(index, [message])
-        except TimeoutError:
-            raise PartyLost(self.names[index], f"no stream within {self.spec.round_seconds:g} s") from None
-
     @property
     def left(self) -> Mapping[int, PartyLost]:
         """Parties that the session has gone on without, and how they were lost."""
@@ -214,22 +186,28 @@ class Session:
             outcome: Vector | SurvivorsSum | None = await self._recovery.exchange(release.content)
         else:
             outcome = await self._exchange(codec, self._desk, release)
-        metrics.ROUNDS.labels(codec.body).inc()
-        metrics.STEP_SECONDS.labels(codec.body).observe(time.perf_counter() - started)
+        metrics.note_round(codec.body, time.perf_counter() - started)
         return outcome
 
     async def _exchange(self, codec: Codec, desk: SumDesk, release: Release[Any]) -> Vector | None:
         instruction, blobs = codec.encode(self.next_number(), release)
-        messages = [_serialised(codec, instruction), *_serialised_chunks(blobs)]
         # A round that names no participants is for everyone.
         chosen: Sequence[int] = getattr(release.content, "participants", None) or range(len(self.names))
 
-        def read(message: Any, blobs: Blobs) -> Addend | None:
+        def read(_: int, message: Any, blobs: Blobs) -> Addend | None:
             return codec.decode(message, blobs, release)
 
-        addends = await _all([self._round_trip(codec, index, messages, read) for index in chosen])
-        summed = [addend for addend in addends if addend is not None]
-        return desk.open(summed, chosen) if summed else None
+        trip = RoundTrip(codec.body, self.traffic.rounds, chosen, read, patient=False)
+        messages = _serialised(codec, instruction, blobs)
+        for index in chosen:
+            self._streams[index].ask(trip, messages)
+        answers = await trip.answers(self.spec.round_seconds)
+        _raise_failure(answers.values())
+        for index in chosen:
+            if index not in answers:
+                raise self._late(index)
+        addends = [answers[index] for index in chosen if answers[index] is not None]
+        return desk.open(addends, chosen) if addends else None
 
     def next_number(self) -> int:
         """A number for the next round trip."""
@@ -240,73 +218,27 @@ class Session:
         """One round trip with some parties: their answers, or how they were lost. Refusals are raised."""
         codec = self._codec
         assert codec is not None  # noqa: S101 (begin has set it)
-        following = _serialised_chunks(blobs)
-        trips = [
-            self._round_trip(codec, index, [_serialised(codec, one), *following], functools.partial(read, index))
-            for index, one in messages.items()
-        ]
-        answers = await asyncio.gather(*trips, return_exceptions=True)
-        for answer in answers:
-            if isinstance(answer, BaseException) and not isinstance(answer, PartyLost):
-                raise answer
-        return dict(zip(messages, answers, strict=True))
+        trip = RoundTrip(codec.body, self.traffic.rounds, messages, read, patient=True)
+        for index, message in messages.items():
+            self._streams[index].ask(trip, _serialised(codec, message, blobs))
+        answers = await trip.answers(self.spec.round_seconds)
+        _raise_failure(answer for answer in answers.values() if not isinstance(answer, PartyLost))
+        return {index: answers.get(index, self._late(index)) for index in messages}
+
+    def _late(self, index: int) -> PartyLost:
+        return PartyLost(self.names[index], f"round {self.traffic.rounds} took more than {self.spec.round_seconds:g} s")
 
     def hang_up(self, party: int) -> None:
         """End the stream of a party that the session goes on without."""
-        self._streams[party].cancel()
-
-    async def _round_trip(
-        self, codec: Codec, index: int, messages: list[bytes], read: Callable[[Any, Blobs], Any]
-    ) -> Any:
-        party, number = self.names[index], self.traffic.rounds
-        try:
-            async with asyncio.timeout(self.spec.round_seconds):
-                await self._write(index, messages)
-                answer = await self._read(index)
-                body = answer.WhichOneof("body")
-                if body != codec.body or getattr(answer, body).round != number:
-                    raise MessageInvalid("the answer belongs to another round")
-                blobs = await receive(answer, lambda: self._read(index))
-                return read(getattr(answer, body), blobs)
-        except TimeoutError:
-            raise PartyLost(party, f"round {number} took more than {self.spec.round_seconds:g} s") from None
-        except MessageInvalid as error:
-            raise PartyRefused(party, "MESSAGE_INVALID", f"its answer is unusable: {error}") from None
+        self._streams[party].hang_up()
 
     def _method(self, party: str, name: str, request: Message) -> Callable[[], Awaitable[Any]]:
         return lambda: getattr(self.fleet.stub(party), name)(request)
 
-    async def _write(self, index: int, messages: list[bytes]) -> None:
-        try:
-            for message in messages:
-                self.traffic.sent_bytes += len(message)
-                metrics.EDGE_BYTES.labels(self.names[index], metrics.SENT).inc(len(message))
-                await self._streams[index].write(message)
-        except grpc.aio.AioRpcError as error:
-            raise as_party_error(self.names[index], error) from None
-        except asyncio.InvalidStateError:
-            await self._read(index)  # the stream has ended; reading tells why
-
-    async def _read(self, index: int) -> pb.ExchangeResponse:
-        stream = self._streams[index]
-        try:
-            answer = await stream.read()
-        except grpc.aio.AioRpcError as error:
-            raise as_party_error(self.names[index], error) from None
-        if answer is grpc.aio.EOF:
-            raise PartyLost(self.names[index], "it ended the stream")
-        size = answer.ByteSize()
-        self.traffic.received_bytes += size
-        metrics.EDGE_BYTES.labels(self.names[index], metrics.RECEIVED).inc(size)
-        return answer  # type: ignore[no-any-return]
-
     async def leave(self) -> None:
         """End the streams; parties that work on their own go on."""
-        for stream in self._streams:
-            stream.cancel()
-        for channel in self._channels:
-            await channel.close()
-        self._streams, self._channels = [], []
+        streams, self._streams = self._streams, []
+        await asyncio.gather(*(stream.close() for stream in streams))
 
     async def close(self) -> None:
         """End the streams and let every party forget the session; one that is gone has nothing to forget."""
@@ -319,17 +251,19 @@ class Session:
         await asyncio.gather(*closing, return_exceptions=True)
 
 
-def _serialised(codec: Codec, instruction: Message) -> bytes:
-    envelope: dict[str, Any] = {codec.body: instruction}
-    return pb.ExchangeRequest(**envelope).SerializeToString()
+def _serialised(codec: Codec, instruction: Message, blobs: Blobs) -> list[bytes]:
+    return [message.SerializeToString() for message in framed(pb.ExchangeRequest, blobs, **{codec.body: instruction})]
 
 
-def _serialised_chunks(blobs: Blobs) -> list[bytes]:
-    return [pb.ExchangeRequest(chunk=chunk).SerializeToString() for chunk in chunks(blobs)]
+def _raise_failure(results: Iterable[Any]) -> None:
+    """Raise what went wrong, if anything did: a refusal, which waiting cannot mend, before a loss."""
+    failures = [result for result in results if isinstance(result, Exception)]
+    if failures:
+        raise next((failure for failure in failures if isinstance(failure, PartyRefused)), failures[0])
 
 
 async def _all(calls: Sequence[Any]) -> list[Any]:
-    """Every call's result; where several fail, a refusal (which waiting cannot mend) is told before a loss.
+    """Every call's result.
 
     A first failure ends the others after a moment: parties that wait for a lost one would keep the rest waiting too.
     """
@@ -342,7 +276,5 @@ async def _all(calls: Sequence[Any]) -> list[Any]:
         for task in tasks:
             task.cancel()
     results = await asyncio.gather(*tasks, return_exceptions=True)
-    failures = [result for result in results if isinstance(result, Exception)]
-    if failures:
-        raise next((failure for failure in failures if isinstance(failure, PartyRefused)), failures[0])
+    _raise_failure(results)
     return results

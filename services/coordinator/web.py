@@ -175,7 +175,7 @@ class WebDesk:
         return found
 
     async def _party(self, name: str) -> PartyView:
-        address, (sent, received) = self._fleet.address(name), metrics.edge_bytes(name)
+        address, (sent, received) = self._fleet.address(name), metrics.edge_totals(name)
         started = time.perf_counter()
         try:
             answer = await call(name, lambda: self._fleet.stub(name).Describe(party_pb.DescribeRequest()))

@@ -12,7 +12,7 @@ from privacy.asysqn_rounds import RowsName
 from services.party.config import PartyConfig
 from services.party.peers import PeerLost
 from services.wire.asysqn_codec import decode_slopes, encode_question
-from services.wire.framing import chunks, receive
+from services.wire.framing import framed, receive
 from services.wire.tensors import Array, Blobs, MessageInvalid
 from services.wire.transport import open_channel
 
@@ -37,9 +37,8 @@ class CoordinatorLabels:
         async with self._turn:
             try:
                 stream = self._stream or self._dial()
-                await stream.write(pb.AskSlopesRequest(question=question))
-                for chunk in chunks(blobs):
-                    await stream.write(pb.AskSlopesRequest(chunk=chunk))
+                for message in framed(pb.AskSlopesRequest, blobs, question=question):
+                    await stream.write(message)
                 answer = await self._read()
                 if answer.WhichOneof("body") != "slopes":
                     raise MessageInvalid("slopes were expected")

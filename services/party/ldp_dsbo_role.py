@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from contracts.decentralised.v1 import decentralised_pb2
-from contracts.peer.v1 import peer_service_pb2 as peer_pb
 from numerics.networks import gossip_weights, links
 from numerics.streams import stream
 from party import ldp_dsbo, ldp_meta, ldp_objectives
@@ -159,8 +158,8 @@ class LdpDsboRole:
             release = await self._compute(self._gate.release, ldp_dsbo.draft_state(agent))
             for neighbour in known.weights:
                 blobs: Blobs = deque()
-                message = peer_pb.PushRequest(noised_state=encode_noised_state(release, blobs))
-                await self._peers.push(neighbour, message, blobs)
+                message = encode_noised_state(release, blobs)
+                await self._peers.push(neighbour, blobs, noised_state=message)
                 self._messages += 1
             received = await self._received(agent.step)
             agent = await self._compute(ldp_dsbo.update, known.agent, known.settings, known.weights, agent, received)

@@ -8,12 +8,13 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import grpc
+from google.protobuf.message import Message
 
 from contracts.peer.v1 import peer_service_pb2 as pb
 from contracts.peer.v1 import peer_service_pb2_grpc as pb_grpc
 from privacy.release import Addend, Release, TreeGate, TreeName, TreeSum
 from privacy.rounds import Vector
-from services.wire.framing import chunks
+from services.wire.framing import framed
 from services.wire.sum_codec import decode_tree_sum, encode_tree_sum
 from services.wire.tensors import Blobs, MessageInvalid
 from services.wire.transport import open_channel
@@ -108,7 +109,7 @@ class PeerPlane:
         if parent is None:
             return release
         blobs: Blobs = deque()
-        await self.push(parent, pb.PushRequest(masked_theta=encode_tree_sum(release, blobs)), blobs)
+        await self.push(parent, blobs, masked_theta=encode_tree_sum(release, blobs))
         return None
 
     def _future(self, key: Waiting) -> asyncio.Future[TreeSum]:
@@ -118,13 +119,13 @@ class PeerPlane:
             self._arrived[key] = asyncio.get_running_loop().create_future()
         return self._arrived[key]
 
-    async def push(self, receiver: int, message: pb.PushRequest, blobs: Blobs) -> None:
+    async def push(self, receiver: int, blobs: Blobs, **body: Message) -> None:
         """Send a message, and the chunks of what it announces, to the party with block `receiver`.
 
         Raises:
             PeerLost: if it cannot be reached; the next message dials anew.
         """
-        parts = [message, *(pb.PushRequest(chunk=chunk) for chunk in chunks(blobs))]
+        parts = framed(pb.PushRequest, blobs, **body)
         async with self._writing[receiver]:  # a message and its chunks stay together
             known = self._streams.pop(receiver, None)
             try:

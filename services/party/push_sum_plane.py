@@ -10,7 +10,6 @@ from collections.abc import Callable, Mapping
 from functools import lru_cache
 
 from contracts.decentralised.v1 import decentralised_pb2
-from contracts.peer.v1 import peer_service_pb2 as peer_pb
 from numerics.networks import NetworkPlan, in_neighbours, links, metropolis_weights, out_neighbours
 from numerics.push_sum import Mass, RunningTotal
 from privacy.release import PortionGate
@@ -74,10 +73,10 @@ class PushSumPlane:
                     total = RunningTotal(before.mass + mass, before.sequence + 1)
                 self._sent[receiver] = total
             blobs: Blobs = deque()
-            message = peer_pb.PushRequest(push_sum=encode_push_sum(self._gate.release(step, mass, total), blobs))
+            message = encode_push_sum(self._gate.release(step, mass, total), blobs)
             self.messages += 1
             try:
-                await self._peers.push(receiver, message, blobs)
+                await self._peers.push(receiver, blobs, push_sum=message)
             except PeerLost:
                 if self._patience is None:
                     raise

@@ -33,7 +33,7 @@ from services.wire import metrics
 from services.wire.authorisation import NotAuthorised, caller_of
 from services.wire.certificates import load_identity
 from services.wire.fedbio_codec import decode_settled, encode_settled
-from services.wire.framing import chunks, reader, receive
+from services.wire.framing import framed, reader, receive
 from services.wire.tensors import MessageInvalid
 from services.wire.version import VERSION
 from spec.parsing import parse_spec
@@ -168,19 +168,17 @@ class PartyServicer(pb_grpc.PartyServiceServicer):
         session.attach()
         context.add_done_callback(lambda _: session.detach())
         async for request in request_iterator:
-            body = request.WhichOneof("body")
-            if body in (None, "attach", "chunk"):
+            body = str(request.WhichOneof("body"))
+            if body in ("None", "attach", "chunk"):
                 raise MessageInvalid("an instruction of the session's algorithm was expected")
             blobs = await receive(request, following)
             if self._sessions.get(session.session_id) is not session:
                 raise SessionUnknown("the session was closed")
-            with metrics.STEP_SECONDS.labels(str(body)).time():
-                field, answer, parts = await session.handle(str(body), getattr(request, str(body)), blobs)
-            metrics.ROUNDS.labels(str(body)).inc()
-            envelope: dict[str, Any] = {field: answer}
-            yield pb.ExchangeResponse(**envelope)
-            for chunk in chunks(parts):
-                yield pb.ExchangeResponse(chunk=chunk)
+            started = time.perf_counter()
+            answer, parts = await session.handle(body, getattr(request, body), blobs)
+            metrics.note_round(body, time.perf_counter() - started)
+            for message in framed(pb.ExchangeResponse, parts, **{body: answer}):
+                yield message
 
     async def CloseSession(
         self, request: pb.CloseSessionRequest, context: grpc.aio.ServicerContext

@@ -2,7 +2,6 @@
 
 import asyncio
 import functools
-import hashlib
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Executor
@@ -98,6 +97,7 @@ def check_policy(policy: Policy, spec: RunSpec, index: int, coordinator: str) ->
 
 Hide = Callable[[int, Vector, frozenset[int] | None], Release[Addend]]
 SumUp = Callable[[int, Vector], Awaitable[Release[Addend]]]
+Answer = tuple[Message, Blobs]
 
 
 @dataclass
@@ -126,8 +126,9 @@ class Session:
     """How a draft is hidden in a sum; None where it travels up trees instead."""
     _sum_up: SumUp | None = None
     _round: int = 0
-    _digest: bytes = b""
-    _answer: tuple[Message, Blobs] | None = None
+    _asked: Answer | None = None
+    """The last instruction: what comes again is told from another one with the same number."""
+    _answer: Answer | None = None
     _turn: asyncio.Lock = field(default_factory=asyncio.Lock)
     _work: SwiftWork = field(init=False)
 
@@ -197,18 +198,18 @@ class Session:
             self._planning = self._role if isinstance(self._role, PlanningRole) else None
             self._steady = self._role if isinstance(self._role, SteadyRole) else None
             self.peers, self._hide, self._sum_up = peers, hide, sum_up
-            self._round, self._digest, self._answer = 0, b"", None
+            self._round, self._asked, self._answer = 0, None, None
 
-    async def handle(self, body: str, message: Any, blobs: Blobs) -> tuple[str, Message, Blobs]:
+    async def handle(self, body: str, message: Message, blobs: Blobs) -> Answer:
         """Plan, pay, commit: one round. A retry of the last one gets the same bytes."""
         role = self._role
         if role is None or body != role.body:
             raise SessionNotBegun(f"the session takes no {body} instruction now: call BeginSession first")
-        number, digest = message.round, _digest(message, blobs)
-        instruction = role.decode(message, blobs)
+        number: int = message.round  # type: ignore[attr-defined]
+        instruction = role.decode(message, blobs.copy())
         async with self._turn:
-            if self._answer is not None and (number, digest) == (self._round, self._digest):
-                return (role.body, *self._answer)
+            if self._answer is not None and number == self._round and (message, blobs) == self._asked:
+                return self._answer
             if number != self._round + 1 and not (self._sits_out and number > self._round):
                 raise RoundMismatch(
                     f"round {number} came where round {self._round + 1} is due: open a new session to begin again"
@@ -222,9 +223,9 @@ class Session:
             if plan.draft is not None and self._sum_up is not None:
                 release = await self._sum_up(number, plan.draft)
             await self._keep(role, plan)
-            self._state, self._round, self._digest = plan.state, number, digest
+            self._state, self._round, self._asked = plan.state, number, (message, blobs)
             self._answer = role.encode(number, instruction, release)
-            return (role.body, *self._answer)
+            return self._answer
 
     def _planned(self, number: int, instruction: Any) -> tuple[Plan, Release[Any] | None]:
         """Compute and hide in one visit to the compute thread: another visit costs more than the masks of a batch."""
@@ -295,11 +296,3 @@ class Session:
 
     async def _compute(self, function: Callable[..., Any], *arguments: Any) -> Any:
         return await asyncio.get_running_loop().run_in_executor(self.worker, function, *arguments)
-
-
-def _digest(message: Message, blobs: Blobs) -> bytes:
-    """What tells a retry from another instruction with the same number."""
-    digest = hashlib.sha256(message.SerializeToString(deterministic=True))
-    for blob in blobs:
-        digest.update(blob)
-    return digest.digest()

@@ -15,7 +15,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from contracts.asysqn.v1 import asysqn_pb2
-from contracts.peer.v1 import peer_service_pb2 as pb
 from privacy.asysqn_rounds import RowsName, ThetaRequest
 from privacy.release import Addend, Release, TreeName, TreeSum
 from privacy.requested_sums import RequestedSums
@@ -72,8 +71,8 @@ class ThetaPlane:
         request = ThetaRequest(self._round, rows)
         try:
             async with asyncio.timeout(self._seconds):
-                message = pb.PushRequest(theta_request=encode_request(request))
-                parts = [self._peers.push(party, message, deque()) for party in self._others]
+                message = encode_request(request)
+                parts = [self._peers.push(party, deque(), theta_request=message) for party in self._others]
                 total, _ = await asyncio.gather(self._open(request.round, own), asyncio.gather(*parts))
                 return total
         except TimeoutError:
@@ -153,7 +152,7 @@ class ThetaPlane:
         return None
 
     async def _send(self, receiver: int, part: asysqn_pb2.PartialTheta, blobs: Blobs) -> None:
-        await self._peers.push(receiver, pb.PushRequest(partial_theta=part), blobs)
+        await self._peers.push(receiver, blobs, partial_theta=part)
 
     def _take_request(self, sender: int, message: asysqn_pb2.ThetaRequest, _: Blobs) -> None:
         if len(self._waiting) >= self._most_waiting:

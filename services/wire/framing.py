@@ -1,8 +1,8 @@
 """Large tensors on a stream: a message announces them, chunks carry them, in field order."""
 
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from typing import Any, Protocol, TypeVar
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from typing import TypeVar
 
 from google.protobuf.message import Message
 
@@ -12,46 +12,32 @@ from services.wire.tensors import INLINE_BYTES, LARGEST_TENSOR_BYTES, Blobs, Mes
 Envelope = TypeVar("Envelope", bound=Message)
 
 
-class Writer(Protocol):
-    """The sending half of a stream."""
-
-    def write(self, message: Any) -> Awaitable[Any]:
-        """Send one message."""
-
-
-def chunks(blobs: Blobs) -> Iterator[tensor_pb2.Chunk]:
-    """The chunks of announced tensors."""
+def framed(envelope: type[Envelope], blobs: Blobs, **body: Message) -> list[Envelope]:
+    """A message in its envelope, and in others the chunks of the large tensors that it announces."""
+    if not blobs:
+        return [envelope(**body)]
+    framed = [envelope(following_bytes=[len(blob) for blob in blobs], **body)]
     for blob in blobs:
         for start in range(0, len(blob), INLINE_BYTES):
-            yield tensor_pb2.Chunk(data=bytes(blob[start : start + INLINE_BYTES]))
-
-
-async def send(writer: Writer, message: Envelope, blobs: Blobs, wrap: Callable[[tensor_pb2.Chunk], Envelope]) -> int:
-    """Send a message and the chunks that it announced; returns the bytes sent."""
-    await writer.write(message)
-    size = message.ByteSize()
-    for chunk in chunks(blobs):
-        envelope = wrap(chunk)
-        size += envelope.ByteSize()
-        await writer.write(envelope)
-    return size
+            chunk = tensor_pb2.Chunk(data=bytes(blob[start : start + INLINE_BYTES]))
+            framed.append(envelope(chunk=chunk))
+    return framed
 
 
 async def receive(first: Envelope, following: Callable[[], Awaitable[Envelope]]) -> Blobs:
     """The bytes of every tensor that `first` announced, read from the messages that follow it."""
     blobs: Blobs = deque()
-    announced = list(_announced(first))
-    size = sum(tensor.chunked_bytes for tensor in announced)
-    if size > LARGEST_TENSOR_BYTES:
-        raise MessageInvalid(f"tensors of {size} bytes were announced; at most {LARGEST_TENSOR_BYTES} are taken")
-    for tensor in announced:
+    sizes: Sequence[int] = first.following_bytes  # type: ignore[attr-defined]
+    if sum(sizes) > LARGEST_TENSOR_BYTES:
+        raise MessageInvalid(f"tensors of {sum(sizes)} bytes were announced; at most {LARGEST_TENSOR_BYTES} are taken")
+    for size in sizes:
         buffer = bytearray()
-        while len(buffer) < tensor.chunked_bytes:
+        while len(buffer) < size:
             message = await following()
             if message.WhichOneof("body") != "chunk":
                 raise MessageInvalid("a chunk of the announced tensor was expected")
             data = message.chunk.data  # type: ignore[attr-defined]
-            if not data or len(buffer) + len(data) > tensor.chunked_bytes:
+            if not data or len(buffer) + len(data) > size:
                 raise MessageInvalid("the chunks do not add up to the announced tensor")
             buffer += data
         blobs.append(memoryview(buffer).toreadonly())
@@ -67,18 +53,3 @@ def reader(stream: AsyncIterator[Envelope]) -> Callable[[], Awaitable[Envelope]]
         raise MessageInvalid("the stream ended in the middle of a tensor")
 
     return following
-
-
-def _announced(message: Message) -> Iterator[tensor_pb2.Tensor]:
-    if isinstance(message, tensor_pb2.Tensor):
-        if message.chunked_bytes:
-            yield message
-        return
-    for field, value in message.ListFields():
-        if field.type == field.TYPE_MESSAGE:
-            for item in value if _repeated(field) else (value,):
-                yield from _announced(item)
-
-
-def _repeated(field: Any) -> bool:
-    return bool(field.is_repeated)

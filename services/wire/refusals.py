@@ -20,6 +20,7 @@ from services.wire.tensors import MessageInvalid
 DOMAIN = "parley"
 LONGEST_BYTES = 1500
 """Of a refusal's sentence. It travels twice in the trailers, once percent-encoded, and gRPC drops trailers of 8 KiB."""
+NO_MESSAGE = "the request is no message of this method's type"
 logger = logging.getLogger(__name__)
 
 
@@ -84,7 +85,10 @@ def shortened(message: str) -> str:
 
 
 class _Malformed:
-    """Stands for a request that is no protobuf of its type."""
+    """Stands for a request that is no protobuf of its type: whoever looks into it refuses it."""
+
+    def __getattr__(self, _: str) -> Any:
+        raise MessageInvalid(NO_MESSAGE)
 
 
 class Border(grpc.aio.ServerInterceptor):  # type: ignore[misc]
@@ -102,8 +106,8 @@ class Border(grpc.aio.ServerInterceptor):  # type: ignore[misc]
         if handler is None:
             return None
         method = handler_call_details.method
-        decode = _forgiving(handler.request_deserializer)
-        encode = handler.response_serializer
+        decode = _counting_decoder(method, handler.request_deserializer)
+        encode = _counting_encoder(method, handler.response_serializer)
         if handler.unary_unary:
             return grpc.unary_unary_rpc_method_handler(self._single(method, handler.unary_unary), decode, encode)
         if handler.unary_stream:
@@ -116,9 +120,8 @@ class Border(grpc.aio.ServerInterceptor):  # type: ignore[misc]
         async def call(request: Any, context: grpc.aio.ServicerContext) -> Any:
             try:
                 self._admit(method, context)
-                response = await behaviour(_checked(method, request), context)
-                metrics.SERVED_BYTES.labels(method, metrics.SENT).inc(_size(response))
-                return response
+                _refuse_malformed(request)
+                return await behaviour(request, context)
             except Exception as error:
                 await self._refuse(method, context, error)
 
@@ -131,9 +134,8 @@ class Border(grpc.aio.ServerInterceptor):  # type: ignore[misc]
         async def call(request: Any, context: grpc.aio.ServicerContext) -> AsyncIterator[Any]:
             try:
                 self._admit(method, context)
-                sent = metrics.SERVED_BYTES.labels(method, metrics.SENT)
-                async for response in behaviour(_checked(method, request), context):
-                    sent.inc(_size(response))
+                _refuse_malformed(request)
+                async for response in behaviour(request, context):
                     yield response
             except Exception as error:
                 await self._refuse(method, context, error)
@@ -159,8 +161,17 @@ class Border(grpc.aio.ServerInterceptor):  # type: ignore[misc]
         await abort(context, internal, "an internal error; its detail is in this service's log")
 
 
-def _forgiving(decode: Callable[[bytes], Any]) -> Callable[[bytes], Any]:
+def _refuse_malformed(request: Any) -> None:
+    """Refuse before the method begins; in a stream of requests, whoever reads one refuses it."""
+    if isinstance(request, _Malformed):
+        raise MessageInvalid(NO_MESSAGE)
+
+
+def _counting_decoder(method: str, decode: Callable[[bytes], Any]) -> Callable[[bytes], Any]:
+    received = metrics.served_bytes(method, metrics.RECEIVED)
+
     def decoded(data: bytes) -> Any:
+        received.inc(len(data))
         try:
             return decode(data)
         except DecodeError:
@@ -169,27 +180,12 @@ def _forgiving(decode: Callable[[bytes], Any]) -> Callable[[bytes], Any]:
     return decoded
 
 
-def _checked(method: str, request: Any) -> Any:
-    """A request, or a stream of requests, in which nothing is malformed; its bytes are counted."""
-    received = metrics.SERVED_BYTES.labels(method, metrics.RECEIVED)
-    if hasattr(request, "__aiter__"):
-        return _checked_stream(received, request)
-    _check(request)
-    received.inc(_size(request))
-    return request
+def _counting_encoder(method: str, encode: Callable[[Any], bytes]) -> Callable[[Any], bytes]:
+    sent = metrics.served_bytes(method, metrics.SENT)
 
+    def encoded(message: Any) -> bytes:
+        data = encode(message)
+        sent.inc(len(data))
+        return data
 
-async def _checked_stream(received: Any, requests: AsyncIterator[Any]) -> AsyncIterator[Any]:
-    async for request in requests:
-        _check(request)
-        received.inc(_size(request))
-        yield request
-
-
-def _check(request: Any) -> None:
-    if isinstance(request, _Malformed):
-        raise MessageInvalid("the request is no message of this method's type")
-
-
-def _size(message: Any) -> int:
-    return int(message.ByteSize()) if hasattr(message, "ByteSize") else 0
+    return encoded

@@ -181,9 +181,20 @@ MESSAGES = {
     "shape and bytes differ": (forward(1, gradient=gradient(shape=[1, 256, 11])), "MESSAGE_INVALID"),
     "shape overflow": (forward(1, gradient=gradient(shape=[1 << 40, 1 << 40, 1 << 40])), "MESSAGE_INVALID"),
     "two axes": (forward(1, gradient=gradient(shape=[256, 10])), "MESSAGE_INVALID"),
-    "huge announced tensor": (forward(1, gradient=gradient(data=b"", chunked_bytes=1 << 50)), "MESSAGE_INVALID"),
-    "announced tensor that never comes": (
+    "huge announced tensor": (
+        party_service_pb2.ExchangeRequest(
+            bambi=forward(1, gradient=gradient(data=b"", chunked_bytes=1 << 50)), following_bytes=[1 << 50]
+        ),
+        "MESSAGE_INVALID",
+    ),
+    "tensor in chunks that nobody announced": (
         forward(1, gradient=gradient(data=b"", chunked_bytes=10240)),
+        "MESSAGE_INVALID",
+    ),
+    "announced tensor of another size": (
+        party_service_pb2.ExchangeRequest(
+            bambi=forward(1, gradient=gradient(data=b"", chunked_bytes=10240)), following_bytes=[0]
+        ),
         "MESSAGE_INVALID",
     ),
     "chunk that nobody announced": (

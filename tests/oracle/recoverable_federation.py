@@ -104,7 +104,7 @@ class Hall:
             return PartyLost(NAMES[party], "lost before the instruction")
         if self.rewrite is not None:
             self.rewrite(party, sent)
-        _, answer, parts = await self.sessions[party].handle("fedbio", sent, deque(bytes(b) for b in blobs))
+        answer, parts = await self.sessions[party].handle("fedbio", sent, deque(bytes(b) for b in blobs))
         if due:
             return PartyLost(NAMES[party], "lost before the answer")
         return read(party, fedbio_pb2.Contribution.FromString(answer.SerializeToString()), deque(parts))

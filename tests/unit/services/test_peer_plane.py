@@ -49,12 +49,12 @@ async def recorder(tmp_path):
 
 
 async def test_a_sender_that_is_cancelled_while_it_dials_leaves_no_stream_without_its_attach(recorder):
-    message = pb.PushRequest(masked_theta=sums_pb.MaskedTheta(round=1))
-    sending = asyncio.create_task(recorder.plane.push(1, message, deque()))
+    message = sums_pb.MaskedTheta(round=1)
+    sending = asyncio.create_task(recorder.plane.push(1, deque(), masked_theta=message))
     await asyncio.sleep(0)  # it has dialled, and waits for the connection
     sending.cancel()
     await asyncio.gather(sending, return_exceptions=True)
-    await recorder.plane.push(1, message, deque())
+    await recorder.plane.push(1, deque(), masked_theta=message)
     await asyncio.wait_for(recorder.heard.wait(), 20)
     await asyncio.sleep(0.2)
     assert [bodies for bodies in recorder.streams if bodies][-1] == ["attach", "masked_theta"]

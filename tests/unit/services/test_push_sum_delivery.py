@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 from contracts.decentralised.v1 import decentralised_pb2
-from contracts.peer.v1 import peer_service_pb2
 from numerics.networks import NetworkKind, NetworkPlan, links, out_neighbours
 from numerics.push_sum import (
     TotalMessage,
@@ -91,16 +90,16 @@ class LossyLinks(PeerPlane):
         super().__init__("session", [str(i) for i in range(SIZE)], [""] * SIZE, Path(), 1.0)
         self._index, self._others, self._fate, self._held = index, others, fate, []
 
-    async def push(self, receiver, message, blobs):
-        data = message.SerializeToString()
-        lost, repeated, delayed = self._fate(message.push_sum.step)
+    async def push(self, receiver, blobs, *, push_sum):
+        data = push_sum.SerializeToString()
+        lost, repeated, delayed = self._fate(push_sum.step)
         held, self._held = self._held, []
         copies = [] if lost else [(receiver, data)] * (2 if repeated else 1)
         if delayed:
             self._held = copies
             copies = []
         for target, content in copies + held:
-            body = peer_service_pb2.PushRequest.FromString(content).push_sum
+            body = decentralised_pb2.PushSumVector.FromString(content)
             self._others[target].take(str(self._index), "push_sum", body, deque())
 
 

@@ -39,7 +39,7 @@ async def ask(hall, party, step, participants=EVERYONE, phase=fedbio_pb2.PHASE_V
     message = fedbio_pb2.Instruction(round=number, phase=phase, k=k, participants=bitmap(participants))
     if step is not None:
         message.recovery.CopyFrom(encode_step(RelayGate().release(step)))
-    _, answer, _ = await hall.sessions[party].handle("fedbio", message, deque())
+    answer, _ = await hall.sessions[party].handle("fedbio", message, deque())
     return answer
 
 

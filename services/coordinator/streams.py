@@ -1,0 +1,160 @@
+"""The data plane: one stream to each party, and round trips over several of them at once."""
+
+import asyncio
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import grpc
+
+from contracts.party.v1 import party_service_pb2 as pb
+from services.coordinator.fleet import PartyLost, PartyRefused, as_party_error
+from services.wire import metrics
+from services.wire.framing import receive
+from services.wire.tensors import Blobs, MessageInvalid
+
+EXCHANGE = "/parley.party.v1.PartyService/Exchange"
+REFUSAL_SECONDS = 0.5
+"""How long the other parties may still answer once one is lost."""
+
+Read = Callable[[int, Any, Blobs], Any]
+"""What a party's answer, a message and its large tensors, says."""
+
+
+@dataclass
+class Traffic:
+    """What a session has sent and received."""
+
+    rounds: int = 0
+    sent_bytes: int = 0
+    received_bytes: int = 0
+
+
+class RoundTrip:
+    """A question to some parties: what each answers, or how it failed."""
+
+    def __init__(self, body: str, number: int, parties: Iterable[int], read: Read, *, patient: bool) -> None:
+        """`patient`: wait for every party, although one has failed."""
+        self.body, self.number, self.read = body, number, read
+        self._answers: dict[int, Any] = {}
+        self._missing = set(parties)
+        self._patient = patient
+        self._loop = asyncio.get_running_loop()
+        self._over = self._loop.create_future()
+
+    def settle(self, party: int, answer: Any) -> None:
+        """Take a party's answer, or its failure."""
+        self._answers[party] = answer
+        self._missing.discard(party)
+        if not self._missing:
+            self._end()
+        elif isinstance(answer, Exception) and not self._patient:
+            # Parties that wait for a lost one would keep the rest waiting too.
+            self._loop.call_later(REFUSAL_SECONDS, self._end)
+
+    async def answers(self, seconds: float) -> dict[int, Any]:
+        """What has come when every party has answered, or no later than `seconds`; failures are among them."""
+        deadline = self._loop.call_later(seconds, self._end)
+        try:
+            await self._over
+        finally:
+            deadline.cancel()
+        return self._answers
+
+    def _end(self) -> None:
+        if not self._over.done():
+            self._over.set_result(None)
+
+
+class PartyStream:
+    """A stream to one party. A task of its own makes its round trips, one after the other.
+
+    A task for each round trip, with a deadline of its own, costs as much as encoding a small message.
+    """
+
+    def __init__(self, index: int, party: str, channel: grpc.aio.Channel, attach: bytes, traffic: Traffic) -> None:
+        """`attach` is the first message; the round trips follow it."""
+        self._index, self._party, self._channel, self._traffic = index, party, channel, traffic
+        self._sent = metrics.edge_bytes(party, metrics.SENT)
+        self._received = metrics.edge_bytes(party, metrics.RECEIVED)
+        # Messages are serialised once for all parties, and counted as bytes.
+        exchange = channel.stream_stream(EXCHANGE, request_serializer=bytes, response_deserializer=self._decoded)
+        self._stream = exchange()
+        self._failure: Exception | None = None
+        self._next: asyncio.Future[tuple[RoundTrip, Sequence[bytes]]] = asyncio.get_running_loop().create_future()
+        self._task = asyncio.create_task(self._serve(attach))
+
+    def ask(self, trip: RoundTrip, messages: Sequence[bytes]) -> None:
+        """Send messages; the trip gets the answer. No other trip may be under way here."""
+        if self._failure is not None:
+            trip.settle(self._index, self._failure)
+        else:
+            self._next.set_result((trip, messages))
+
+    def hang_up(self) -> None:
+        """End the stream: a party that has not answered is not listened to any more."""
+        self._failure = self._failure or PartyLost(self._party, "its stream was ended")
+        self._stream.cancel()
+
+    async def close(self) -> None:
+        """End the stream and its connection."""
+        self.hang_up()
+        self._task.cancel()
+        await asyncio.wait([self._task])
+        await self._channel.close()
+
+    async def _serve(self, attach: bytes) -> None:
+        try:
+            await self._write([attach])
+            while True:
+                trip, messages = await self._next
+                await self._write(messages)
+                answer = await self._answer(trip)
+                self._next = asyncio.get_running_loop().create_future()
+                trip.settle(self._index, answer)
+        except Exception as error:
+            self._fail(error)
+        except asyncio.CancelledError:  # by us, or the connection was closed under the stream
+            self._fail(PartyLost(self._party, "its connection was closed"))
+            raise
+
+    def _fail(self, error: Exception) -> None:
+        self._failure = error
+        if self._next.done():
+            self._next.result()[0].settle(self._index, error)
+
+    async def _answer(self, trip: RoundTrip) -> Any:
+        try:
+            answer = await self._read()
+            body = answer.WhichOneof("body")
+            if body != trip.body or getattr(answer, body).round != trip.number:
+                raise MessageInvalid("the answer belongs to another round")
+            blobs = await receive(answer, self._read)
+            return trip.read(self._index, getattr(answer, body), blobs)
+        except MessageInvalid as error:
+            raise PartyRefused(self._party, "MESSAGE_INVALID", f"its answer is unusable: {error}") from None
+
+    async def _write(self, messages: Sequence[bytes]) -> None:
+        try:
+            for message in messages:
+                self._traffic.sent_bytes += len(message)
+                self._sent.inc(len(message))
+                await self._stream.write(message)
+        except grpc.aio.AioRpcError as error:
+            raise as_party_error(self._party, error) from None
+        except asyncio.InvalidStateError:
+            await self._read()  # the stream has ended; reading tells why
+
+    async def _read(self) -> pb.ExchangeResponse:
+        try:
+            answer = await self._stream.read()
+        except grpc.aio.AioRpcError as error:
+            raise as_party_error(self._party, error) from None
+        if answer is grpc.aio.EOF:
+            raise PartyLost(self._party, "it ended the stream")
+        return answer  # type: ignore[no-any-return]
+
+    def _decoded(self, data: bytes) -> pb.ExchangeResponse:
+        self._traffic.received_bytes += len(data)
+        self._received.inc(len(data))
+        return pb.ExchangeResponse.FromString(data)
