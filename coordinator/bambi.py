@@ -204,8 +204,13 @@ class _Lower:
     def __init__(self, problem: Problem, k: int) -> None:
         self.problem, self.k = problem, k
         self.h: Array = np.empty(0)
-        self.loss = float("nan")
+        self._target: Array = np.empty(0)
         self._penalty = 0.0
+
+    @property
+    def loss(self) -> float:
+        """The lower loss of the last batch."""
+        return self.problem.loss.value(self.h, self._target)
 
     def solve(self, steps: int, pending: Pending | None) -> Rounds:
         newton = self.problem.settings.lower.solver == "newton"
@@ -221,7 +226,7 @@ class _Lower:
         rows, release = self.problem.plan.lower_rows(self.k, t), self._release(t)
         h = _shaped(self.problem, (yield _ask(pending, LowerForward(self.k, t))), len(rows), stacked=True)
         target = self.problem.labels.target(release, rows)
-        self.h, self.loss = h[0], self.problem.loss.value(h[0], target)
+        self.h, self._target = h[0], target
         return Pending(Gradient(theta=self.problem.loss.gradient(h, target)), release)
 
     def _confirm(self, t: int, pending: Pending | None) -> Rounds:
@@ -234,7 +239,7 @@ class _Lower:
         sums = _finite((yield _ask(pending, LowerForward(self.k, t))))
         h = _shaped(self.problem, sums[:-2], len(rows))
         penalty, step_penalty = sums[-2:]
-        target = self.problem.labels.target(release, rows)
+        target = self._target = self.problem.labels.target(release, rows)
         length = 1.0
         if t == 0:
             self.h, self._penalty = h, penalty
@@ -250,7 +255,6 @@ class _Lower:
                 length /= 2
             self.h = start + length * (h - start)
             self._penalty = old + length * slope + length**2 * step_penalty
-        self.loss = self.problem.loss.value(self.h, target)
         theta = self.problem.loss.gradient(self.h, target)[None]
         return Pending(Gradient(theta=theta, step_length=length), release)
 

@@ -143,7 +143,7 @@ class Dense:
     def __init__(self, toy: Toy, federation: InProcess) -> None:
         self._settings = federation.problem.settings
         self._rows = toy.rows
-        self._features = [block.features for block in federation.blocks]
+        self._features = [torch.from_numpy(block.features) for block in federation.blocks]
         self._embeds = [block.model.apply if block.has_direct_term else None for block in federation.blocks]
         self._upper_sizes = list(federation.blocks[0].upper_sizes)
         self._widths = [block.model.out for block in federation.blocks]

@@ -108,9 +108,7 @@ def federate(
     ]
     sizes = tuple(party.upper_size(settings, network) for network in networks)
     blocks = tuple(
-        party.Block(
-            settings, network, torch.from_numpy(np.ascontiguousarray(a, dtype=dtype)), rows, seed, m, sizes, outputs
-        )
+        party.Block(settings, network, np.ascontiguousarray(a, dtype=dtype), rows, seed, m, sizes, outputs)
         for m, (network, a) in enumerate(zip(networks, features, strict=True))
     )
     plan = coordinator.Plan(settings, rows, seed)

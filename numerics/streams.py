@@ -52,10 +52,10 @@ def batch(seed: int, name: str, k: int, t: int, rows: int | NDArray[np.integer],
         chosen = np.arange(count, dtype=np.int64)
     elif 2 * size > count:  # cheaper, and still uniform: choose which rows to leave out
         kept = np.ones(count, dtype=bool)
-        kept[_distinct(_philox(seed, name, k, t), count, count - size)] = False
+        kept[_distinct(seed, name, k, t, count, count - size)] = False
         chosen = np.flatnonzero(kept)
     else:
-        chosen = np.sort(_distinct(_philox(seed, name, k, t), count, size))
+        chosen = np.sort(_distinct(seed, name, k, t, count, size))
     return chosen if candidates is None else candidates[chosen]
 
 
@@ -89,9 +89,34 @@ def directions(
 
 
 def _philox(seed: int, name: str, k: int, t: int) -> np.random.Philox:
+    return np.random.Philox(key=_key(int(seed), name), counter=_counter(name, k, t))
+
+
+_SHARED = np.random.Philox(0)
+_NO_WORDS = np.zeros(4, dtype=np.uint64)
+
+
+def _words(seed: int, name: str, k: int, t: int, size: int) -> NDArray[np.uint64]:
+    """The first raw words of `_philox`. A new generator asks the system for entropy that it does not use; this one does
+    not, and a batch is drawn in every step.
+    """
+    key, counter = _key(int(seed), name), _counter(name, k, t)
+    with _SHARED.lock:
+        _SHARED.state = {
+            "bit_generator": "Philox",
+            "state": {"key": key, "counter": counter},
+            "buffer": _NO_WORDS,
+            "buffer_pos": len(_NO_WORDS),
+            "has_uint32": 0,
+            "uinteger": 0,
+        }
+        return np.asarray(_SHARED.random_raw(size), dtype=np.uint64)
+
+
+def _counter(name: str, k: int, t: int) -> NDArray[np.uint64]:
     if not (0 <= k < _WORD and 0 <= t < _WORD):
         raise InvalidStream(f"Stream {name!r} at k={k}, t={t}: both must lie in 0 … 2⁶⁴ − 1.")
-    return np.random.Philox(key=_key(int(seed), name), counter=np.array([0, 0, k, t], dtype=np.uint64))
+    return np.array([0, 0, k, t], dtype=np.uint64)
 
 
 @lru_cache(maxsize=256)
@@ -101,27 +126,22 @@ def _key(seed: int, name: str) -> NDArray[np.uint64]:
     return np.frombuffer(digest[:16], dtype="<u8").astype(np.uint64)
 
 
-def _distinct(bits: np.random.Philox, count: int, size: int) -> NDArray[np.int64]:
+def _distinct(seed: int, name: str, k: int, t: int, count: int, size: int) -> NDArray[np.int64]:
     """Draw uniformly from 0 … count − 1 and keep the first `size` distinct values.
 
     word mod count is biased by less than count / 2⁶⁴: below 1e-10 for a billion rows.
     """
     # With what repeats on average, and a little more: one draw is then enough almost always.
     wanted = size + size * size // count + 16
-    drawn = _draw(bits, count, wanted)
     earliest = np.empty(count, dtype=np.int64)
     while True:
+        drawn = (_words(seed, name, k, t, wanted) % np.uint64(count)).astype(np.int64)
         places = np.arange(len(drawn))
         earliest[drawn[::-1]] = places[::-1]  # of all places of a value the last one written stays: the earliest
         distinct: NDArray[np.int64] = drawn[earliest[drawn] == places]
         if len(distinct) >= size:
             return distinct[:size]
-        drawn = np.concatenate([drawn, _draw(bits, count, wanted)])
-
-
-def _draw(bits: np.random.Philox, count: int, size: int) -> NDArray[np.int64]:
-    words = np.asarray(bits.random_raw(size), dtype=np.uint64)
-    return (words % np.uint64(count)).astype(np.int64)
+        wanted *= 2
 
 
 def _orthogonal_rows(generator: np.random.Generator, count: int, size: int) -> NDArray[np.float64]:

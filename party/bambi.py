@@ -14,19 +14,24 @@ Symbol map:
     v               solve.solution      (embedding, C)          party     never
 
 `apply` takes the outcome of the round before, `contribute` makes the addend of the next one; both are pure.
+
+torch holds what a network is differentiated by: x and what follows from it. What is linear in y is numpy's: on a batch
+of a few kilobytes an operation of torch takes longer than the arithmetic.
 """
 
 from dataclasses import dataclass, replace
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 import torch
+from scipy.linalg import cho_factor, cho_solve
 from torch import Tensor
 
 from numerics.optimisers import Moments, descend, schedule
 from numerics.streams import batch, directions, stream
 from party.models import EmbeddingModel
 from privacy.rounds import (
+    Array,
     Ask,
     Coefficients,
     CurvatureForward,
@@ -63,7 +68,7 @@ class Block:
 
     settings: BambiSpec
     model: EmbeddingModel
-    features: Tensor
+    features: Array
     rows: RowSets
     seed: int
     index: int
@@ -94,41 +99,39 @@ class Block:
 class Solve:
     """A linear system H d = r under conjugate gradients (one reduction per iteration)."""
 
-    solution: Tensor
-    residual: Tensor
-    direction: Tensor
-    image: Tensor
+    solution: Array
+    residual: Array
+    direction: Array
+    image: Array
     """H times the direction."""
-    preconditioned: Tensor
+    preconditioned: Array
     """M⁻¹ residual, z."""
 
 
-@dataclass(frozen=True)
-class State:
+class State(NamedTuple):
     """What a party learns. Only `x`, `y`, `moments` and `k` outlive an upper iteration."""
 
     x: Tensor
-    y: Tensor
+    y: Array
     moments: Moments
     k: int = 0
     """Upper iterations done."""
-    trajectories: Tensor | None = None
+    trajectories: Array | None = None
     directions: Tensor | None = None
-    embedding: Tensor | None = None
+    embedding: Array | None = None
     """s_m of the lower batch, along every trajectory."""
-    theta: Tensor | None = None
+    theta: Array | None = None
     upper_embedding: Tensor | None = None
     """s_m of the upper batch, with its graph to x."""
-    vartheta: Tensor | None = None
     upper_weights: Tensor | None = None
     """x as the graph's leaf."""
     direct: Tensor | None = None
-    upper_gradient: Tensor | None = None
+    upper_gradient: Array | None = None
     """∇_{y_m} f."""
-    step: Tensor | None = None
+    step: Array | None = None
     """Newton step d that the next gradient confirms or shortens."""
     solve: Solve | None = None
-    factor: Tensor | None = None
+    factor: Array | None = None
     """Cholesky factor of the preconditioner."""
     awaiting: Ask | None = None
     """The ask that the next outcome answers."""
@@ -149,7 +152,7 @@ def start(block: Block) -> State:
     else:
         coefficients = upper_size(settings, block.model)
         x = torch.full((coefficients,), float(np.log(settings.regularisation)), dtype=dtype)
-    y = torch.zeros((block.model.out, block.outputs), dtype=dtype)
+    y = np.zeros((block.model.out, block.outputs), block.features.dtype)
     return State(x=x, y=y, moments=Moments.zeros(x))
 
 
@@ -158,24 +161,24 @@ def apply(block: Block, state: State, outcome: Outcome) -> State:
     match outcome, state.awaiting:
         case Gradient(theta=theta, step_length=length), LowerForward(k=k, t=t) if theta is not None:
             s = _held(state.embedding)
-            received = _tensor(theta, block, (*s.shape[:2], block.outputs))
+            received = _received(theta, block, (*s.shape[:2], block.outputs))
             if block.settings.lower.solver == "newton":
                 return _begin_newton(block, state, received[0], length)
             if block.linearises(k, t):
-                return replace(state, theta=received[0], awaiting=None)
+                return state._replace(theta=received[0], awaiting=None)
             return _lower_step(block, state, received, k)
         case Gradient(vartheta=vartheta), UpperForward(k=k) if vartheta is not None:
             shape = (len(_held(state.upper_embedding)), block.outputs)
-            return _upper_gradient(block, state, _tensor(vartheta, block, shape), k)
+            return _upper_gradient(block, state, _received(vartheta, block, shape), k)
         case Coefficients(values=values), DirectionalForward(k=k):
             _check_shape((len(values),), (block.settings.zeroth_order.directions,))
             return _zeroth_order_step(block, state, np.asarray(values), k)
         case CurvatureStep(solution_product=solution) as step, CurvatureForward(k=k, system=system):
             shape = (_held(state.embedding).shape[1], block.outputs)
-            state = _conjugate_step(block, state, _tensor(step.product, block, shape), step)
+            state = _conjugate_step(block, state, _received(step.product, block, shape), step)
             if solution is not None:
-                return _implicit_step(block, state, _tensor(solution, block, shape), k)
-            return replace(state, step=_held(state.solve).solution if system == "newton" else None)
+                return _implicit_step(block, state, _received(solution, block, shape), k)
+            return state._replace(step=_held(state.solve).solution if system == "newton" else None)
     raise OutcomeUnexpected(
         f"{type(outcome).__name__} does not answer {type(state.awaiting).__name__}: "
         "coordinator and party are out of step"
@@ -191,7 +194,7 @@ def contribute(block: Block, state: State, ask: Ask) -> tuple[State, Vector]:
     """Make this party's addend of the round's sum."""
     if isinstance(ask, LowerForward):
         return _lower_forward(block, state, ask)
-    state = replace(state, awaiting=ask)
+    state = state._replace(awaiting=ask)
     match ask:
         case UpperForward(k=k):
             return _upper_forward(block, state, k)
@@ -206,11 +209,11 @@ def contribute(block: Block, state: State, ask: Ask) -> tuple[State, Vector]:
     return state, np.empty(0)
 
 
-def predict(model: EmbeddingModel, x: Tensor, y: Tensor, features: Tensor, embeds: bool) -> Vector:
+def predict(model: EmbeddingModel, x: Tensor, y: Array, features: Array, embeds: bool) -> Vector:
     """h_m of some rows, flattened; `embeds` says whether x are the model's weights."""
     with torch.no_grad():
-        s = model.apply(x, features) if embeds else features
-        return _flat(s @ y)
+        s = model.apply(x, torch.from_numpy(features)).numpy() if embeds else features
+    return _flat(s @ y)
 
 
 def _lower_forward(block: Block, state: State, ask: LowerForward) -> tuple[State, Vector]:
@@ -219,16 +222,16 @@ def _lower_forward(block: Block, state: State, ask: LowerForward) -> tuple[State
         state = _begin_iteration(block, state, ask.k)
     if newton and ask.t > 0:
         s = _held(state.embedding)  # every Newton step of an upper iteration sees the same batch
-        state = replace(state, awaiting=ask)
+        state = state._replace(awaiting=ask)
     else:
-        s = _embed_stack(block, state, _taken(block, lower_batch(block, ask.k, ask.t)))
-        state = replace(state, embedding=s, factor=None, awaiting=ask)
+        s = _embed_stack(block, state, block.features[lower_batch(block, ask.k, ask.t)])
+        state = state._replace(embedding=s, factor=None, awaiting=ask)
     if not newton:
-        return state, _flat(torch.bmm(s, _held(state.trajectories)))
+        return state, _flat(s @ _held(state.trajectories))
     candidate = state.y if state.step is None else state.y + state.step
     penalty = regulariser(block, state.x)
-    step = torch.zeros_like(candidate) if state.step is None else state.step
-    scalars = [(penalty * candidate.square()).sum(), (penalty * step.square()).sum()]
+    step = np.zeros_like(candidate) if state.step is None else state.step
+    scalars = [np.sum(penalty * candidate**2), np.sum(penalty * step**2)]
     return state, _flat(s[0] @ candidate, *scalars)
 
 
@@ -240,7 +243,7 @@ def _begin_iteration(block: Block, state: State, k: int) -> State:
     if copies > 1:
         drawn = directions(block.seed, k, zeroth.directions, sum(block.upper_sizes), zeroth.kind)
         joint = torch.from_numpy(np.ascontiguousarray(drawn[:, block.span])).to(state.x.dtype)
-    return replace(state, trajectories=state.y.expand(copies, *state.y.shape).clone(), directions=joint, step=None)
+    return state._replace(trajectories=np.repeat(state.y[None], copies, axis=0), directions=joint, step=None)
 
 
 def lower_batch(block: Block, k: int, t: int) -> np.ndarray:
@@ -250,13 +253,13 @@ def lower_batch(block: Block, k: int, t: int) -> np.ndarray:
     return batch(block.seed, "lower", k, t, block.rows.lower, size)
 
 
-def _embed_stack(block: Block, state: State, a: Tensor) -> Tensor:
+def _embed_stack(block: Block, state: State, a: Array) -> Array:
+    if block.model.kind == "identity":  # the features themselves, whatever x is
+        return np.broadcast_to(a, (len(_held(state.trajectories)), *a.shape))
     with torch.no_grad():
-        if not block.has_direct_term:
-            return a.expand(_held(state.trajectories).shape[0], *a.shape)
         if state.directions is None:
-            return block.model.apply(state.x, a).unsqueeze(0)
-        return block.model.apply_stack(_perturbed(block, state), a)
+            return np.asarray(block.model.apply(state.x, torch.from_numpy(a)).numpy()[None])
+        return np.asarray(block.model.apply_stack(_perturbed(block, state), torch.from_numpy(a)).numpy())
 
 
 def _perturbed(block: Block, state: State) -> Tensor:
@@ -265,46 +268,46 @@ def _perturbed(block: Block, state: State) -> Tensor:
     return torch.cat([state.x.unsqueeze(0), state.x + mu * _held(state.directions)])
 
 
-def regulariser(block: Block, x: Tensor) -> Tensor | float:
+def regulariser(block: Block, x: Tensor) -> Array | float:
     """Coefficient of ‖y‖²: γ, or exp(x) for each party or feature; broadcasts against y (and stacks of it)."""
-    return block.settings.regularisation if block.has_direct_term else torch.exp(x).unsqueeze(-1)
+    return block.settings.regularisation if block.has_direct_term else np.exp(x.numpy())[..., None]
 
 
-def _lower_step(block: Block, state: State, theta: Tensor, k: int) -> State:
+def _lower_step(block: Block, state: State, theta: Array, k: int) -> State:
     """Line 14: one gradient step on every trajectory, closed loop.
 
     Differs from the paper: ŷ^j is updated at ŷ^j (the printed line steps from y, which loses all but one step).
     """
     s, y = _held(state.embedding), _held(state.trajectories)
-    x = state.x.unsqueeze(0) if state.directions is None else _perturbed(block, state)
-    gradient = torch.baddbmm(2 * regulariser(block, x) * y, s.mT, theta)
+    x = state.x if state.directions is None else _perturbed(block, state)
+    gradient = s.swapaxes(1, 2) @ theta
+    gradient += 2 * regulariser(block, x) * y
     optimiser = block.settings.lower.optimiser
     if optimiser.clip is not None:
-        norm = gradient.flatten(1).norm(dim=1)[:, None, None]
-        gradient = gradient * torch.clamp(optimiser.clip / norm.clamp_min(1e-30), max=1.0)
-    beta = schedule(optimiser.step, optimiser.decay_from, k, block.settings.upper.steps)
-    y = torch.sub(y, gradient, alpha=beta)
-    return replace(state, trajectories=y, y=y[0], awaiting=None)
+        norm = np.linalg.norm(gradient, axis=(1, 2), keepdims=True)
+        gradient *= np.minimum(optimiser.clip / np.maximum(norm, 1e-30), 1.0)
+    y = y - schedule(optimiser.step, optimiser.decay_from, k, block.settings.upper.steps) * gradient
+    return state._replace(trajectories=y, y=y[0], awaiting=None)
 
 
 def _upper_forward(block: Block, state: State, k: int) -> tuple[State, Vector]:
     size = block.settings.upper.batch or len(block.rows.upper)
-    a = _taken(block, batch(block.seed, "upper", k, 0, block.rows.upper, size))
+    a = torch.from_numpy(block.features[batch(block.seed, "upper", k, 0, block.rows.upper, size)])
     weights = state.x.detach().clone().requires_grad_(block.has_direct_term)
     s = block.model.apply(weights, a) if block.has_direct_term else a
-    state = replace(state, upper_embedding=s, upper_weights=weights)
-    return state, _flat((s @ state.y).detach())
+    state = state._replace(upper_embedding=s, upper_weights=weights)
+    return state, _flat(s.detach().numpy() @ state.y)
 
 
-def _upper_gradient(block: Block, state: State, vartheta: Tensor, k: int) -> State:
+def _upper_gradient(block: Block, state: State, vartheta: Array, k: int) -> State:
     """∇_x f directly and ∇_{y_m} f, from ϑ (lines 21–23)."""
     s, weights = _held(state.upper_embedding), _held(state.upper_weights)
-    upper_gradient = s.detach().T @ vartheta
+    upper_gradient = s.detach().numpy().T @ vartheta
     direct = torch.zeros_like(state.x)
     if block.has_direct_term:
-        (direct,) = torch.autograd.grad(s, weights, vartheta @ state.y.T)
-    state = replace(
-        state, direct=direct, upper_gradient=upper_gradient, upper_embedding=None, upper_weights=None, awaiting=None
+        (direct,) = torch.autograd.grad(s, weights, torch.from_numpy(vartheta @ state.y.T))
+    state = state._replace(
+        direct=direct, upper_gradient=upper_gradient, upper_embedding=None, upper_weights=None, awaiting=None
     )
     if block.settings.hypergradient == "zeroth_order_local":
         return _zeroth_order_step(block, state, _directional_shares(block, state), k)
@@ -314,8 +317,8 @@ def _upper_gradient(block: Block, state: State, vartheta: Tensor, k: int) -> Sta
 def _directional_shares(block: Block, state: State) -> Vector:
     """⟨ŷ_m^j − y_m, ∇_{y_m} f⟩/μ for each j."""
     y, gradient = _held(state.trajectories), _held(state.upper_gradient)
-    shares = ((y[1:] - y[0]) * gradient).sum(dim=(1, 2)) / block.settings.zeroth_order.smoothing
-    return _flat(shares)
+    shares: Vector = ((y[1:] - y[0]) * gradient).sum(axis=(1, 2)) / block.settings.zeroth_order.smoothing
+    return shares
 
 
 def _zeroth_order_step(block: Block, state: State, coefficients: Vector, k: int) -> State:
@@ -342,50 +345,49 @@ def _upper_step(block: Block, state: State, hypergradient: Tensor, k: int) -> St
     return State(x=x, y=state.y, moments=moments, k=k)
 
 
-def _begin_newton(block: Block, state: State, theta: Tensor, length: float) -> State:
+def _begin_newton(block: Block, state: State, theta: Array, length: float) -> State:
     """Take the confirmed part of the last Newton step; the new residual is −∇_y g."""
     s = _held(state.embedding)
     y = state.y if state.step is None else state.y + length * state.step
     residual = -(s[0].T @ theta + 2 * regulariser(block, state.x) * y)
-    return replace(state, y=y, theta=theta, step=None, solve=_begin_solve(residual), awaiting=None)
+    return state._replace(y=y, theta=theta, step=None, solve=_begin_solve(residual), awaiting=None)
 
 
-def _begin_solve(residual: Tensor) -> Solve:
-    zero = torch.zeros_like(residual)
+def _begin_solve(residual: Array) -> Solve:
+    zero = np.zeros_like(residual)
     return Solve(solution=zero, residual=residual, direction=zero, image=zero, preconditioned=zero)
 
 
 def _curvature_forward(block: Block, state: State, system: str, iteration: int) -> tuple[State, Vector]:
     """S_m z, Σ 2γ z·z and r·z with z = M⁻¹r; the coordinator adds what is missing of z·Hz itself."""
     if system == "adjoint" and iteration == 0:
-        state = replace(state, solve=_begin_solve(_held(state.upper_gradient)))
+        state = state._replace(solve=_begin_solve(_held(state.upper_gradient)))
     solve, s = _held(state.solve), _held(state.embedding)
     penalty = regulariser(block, state.x)
     z = solve.residual
     if block.settings.implicit.preconditioner:
         factor = _factor(block, s[0], penalty) if state.factor is None else state.factor
-        state = replace(state, factor=factor)
-        z = torch.cholesky_solve(z, factor)
-    state = replace(state, solve=replace(solve, preconditioned=z))
-    scalars = [2 * (penalty * z.square()).sum(), (solve.residual * z).sum()]
+        state = state._replace(factor=factor)
+        z = cho_solve((factor, True), z)
+    state = state._replace(solve=replace(solve, preconditioned=z))
+    scalars = [2 * np.sum(penalty * z**2), np.sum(solve.residual * z)]
     return state, _flat(s[0] @ z, *scalars)
 
 
-def _factor(block: Block, s: Tensor, penalty: Tensor | float) -> Tensor:
+def _factor(block: Block, s: Array, penalty: Array | float) -> Array:
     """Cholesky factor of this party's own block of the Hessian, with the curvature of an undecided prediction."""
     scale = {"softmax": (block.outputs - 1) / block.outputs**2, "logistic": 0.25, "squared": 1.0}
-    gram: Tensor = s.T @ s * (scale[block.settings.loss] / len(s))
-    factor: Tensor
-    factor, info = torch.linalg.cholesky_ex(gram + 2 * penalty * torch.eye(len(gram), dtype=gram.dtype))
-    if int(info) != 0:
+    gram = s.T @ s * (scale[block.settings.loss] / len(s))
+    try:
+        return np.asarray(cho_factor(gram + 2 * penalty * np.eye(len(gram), dtype=gram.dtype), lower=True)[0])
+    except (np.linalg.LinAlgError, ValueError):  # not positive definite, or not finite
         raise IllConditioned(
             "this party's embedding is too badly scaled to precondition with: standardise the features, raise "
             "train.regularisation, or take dtype float64"
-        )
-    return factor
+        ) from None
 
 
-def _conjugate_step(block: Block, state: State, product: Tensor, step: CurvatureStep) -> State:
+def _conjugate_step(block: Block, state: State, product: Array, step: CurvatureStep) -> State:
     """One iteration after Chronopoulos and Gear: α and β came with the product, so no second reduction is needed."""
     solve, s = _held(state.solve), _held(state.embedding)
     z = solve.preconditioned
@@ -399,18 +401,19 @@ def _conjugate_step(block: Block, state: State, product: Tensor, step: Curvature
         direction=direction,
         image=image,
     )
-    return replace(state, solve=moved, awaiting=None)
+    return state._replace(solve=moved, awaiting=None)
 
 
-def _implicit_step(block: Block, state: State, c: Tensor, k: int) -> State:
+def _implicit_step(block: Block, state: State, c: Array, k: int) -> State:
     """∇_x f − (∂²g/∂x∂y) v: with the factors held fixed, a gradient of inner products with T_m(x_m)."""
     theta, direct, v = _held(state.theta), _held(state.direct), _held(state.solve).solution
     x = state.x.detach().clone().requires_grad_()
     if block.has_direct_term:
-        s = block.model.apply(x, _taken(block, lower_batch(block, k, block.settings.lower.steps)))
-        (cross,) = torch.autograd.grad(s, x, theta @ v.T + c @ state.y.T)
+        a = block.features[lower_batch(block, k, block.settings.lower.steps)]
+        s = block.model.apply(x, torch.from_numpy(a))
+        (cross,) = torch.autograd.grad(s, x, torch.from_numpy(theta @ v.T + c @ state.y.T))
     else:
-        (cross,) = torch.autograd.grad((2 * regulariser(block, x) * state.y * v).sum(), x)
+        (cross,) = torch.autograd.grad((2 * torch.exp(x)[:, None] * torch.from_numpy(state.y * v)).sum(), x)
     return _upper_step(block, state, direct - cross, k)
 
 
@@ -423,17 +426,12 @@ def _held(value: Held | None) -> Held:
     return value
 
 
-def _taken(block: Block, rows: np.ndarray) -> Tensor:
-    return block.features.index_select(0, torch.from_numpy(rows))
-
-
-def _tensor(array: np.ndarray, block: Block, shape: tuple[int, ...]) -> Tensor:
+def _received(array: Array, block: Block, shape: tuple[int, ...]) -> Array:
     _check_shape(array.shape, shape)
-    # torch wants writable memory; a decoded message is read-only, so this is its one copy.
-    return torch.from_numpy(np.array(array)).to(block.model.dtype)
+    return array.astype(block.features.dtype, copy=False)
 
 
-def _flat(tensor: Tensor, *scalars: Tensor) -> Vector:
-    """One vector for one message: a tensor in row-major order, then scalars."""
-    flat = tensor.detach().numpy().reshape(-1)
-    return np.concatenate([flat, torch.stack(scalars).numpy()]) if scalars else flat
+def _flat(array: Array, *scalars: np.floating) -> Vector:
+    """One vector for one message: an array in row-major order, then scalars."""
+    flat = array.reshape(-1)
+    return np.append(flat, np.array(scalars, flat.dtype)) if scalars else flat

@@ -382,7 +382,7 @@ class RecordCounts:
         """Count over batches; a record that a batch draws twice is released once, by one and the same noisy label."""
         counts = np.zeros(records, dtype=np.int64)
         for batch in batches:
-            counts[np.unique(batch)] += 1
+            counts[batch] += 1  # numpy adds once for each record, however often the batch names it
         return RecordCounts(counts)
 
     def plus(self, other: RecordCounts) -> RecordCounts:

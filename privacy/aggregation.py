@@ -65,7 +65,8 @@ class SumDesk:
                 the same number of values as agreed.
         """
         chosen = range(self._parties) if participants is None else participants
-        wrong = [party for party, addend in zip(chosen, addends, strict=False) if addend.participants != bitmap(chosen)]
+        whole = bitmap(chosen)
+        wrong = [party for party, addend in zip(chosen, addends, strict=False) if addend.participants != whole]
         if wrong or len(addends) != len(chosen):
             raise SumRefused(f"parties {wrong} add to a sum over other parties than the {len(chosen)} of this round")
         if len(chosen) < self._minimum:
@@ -100,7 +101,10 @@ class SumDesk:
         sizes = {value.size for value in values}
         if len(values) != len(addends) or len(sizes) != 1:
             raise SumRefused(f"{len(values)} parties sent values in the clear, of sizes {sorted(sizes)}")
-        return np.asarray(np.sum(values, axis=0, dtype=np.float64))
+        total = values[0].astype(np.float64)
+        for value in values[1:]:
+            total += value
+        return total
 
     def _open_masked(self, addends: Sequence[Addend], chosen: Sequence[int]) -> NDArray[np.unsignedinteger]:
         answers = zip(chosen, addends, strict=True)

@@ -103,8 +103,9 @@ class LabelVault:
         the rows cost must be in the ledger before anything computed from them leaves.
         """
         rows = self._checked(rows)
-        if self._mechanism is None:
+        if self._policy.schedule == "off":
             return self._truth[rows]
+        assert self._mechanism is not None  # noqa: S101 (every other schedule has one)
         if self._policy.schedule != "once":
             return self._draw(self._mechanism, release, rows)
         if self._once is None:

@@ -7,6 +7,7 @@ import logging
 
 import grpc
 import torch
+from threadpoolctl import threadpool_limits
 
 from contracts.alignment.v1 import alignment_service_pb2, alignment_service_pb2_grpc
 from contracts.coordinator.v1 import coordinator_service_pb2, coordinator_service_pb2_grpc
@@ -50,6 +51,7 @@ async def main(given: argparse.Namespace) -> None:
         )
     prepare_state(config.state)
     torch.set_num_threads(config.threads)
+    threadpool_limits(config.threads)
     server = make_server(Border(POLICY, {**CATALOGUE, **REFUSALS}))
     servicer = PartyServicer(config)
     party_service_pb2_grpc.add_PartyServiceServicer_to_server(servicer, server)

@@ -1,7 +1,6 @@
 """BAMBI behind a party's session."""
 
 from collections.abc import Hashable, Mapping
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -14,7 +13,7 @@ from numerics.optimisers import Moments
 from numerics.streams import stream
 from party.models import EmbeddingModel, build_model
 from privacy.release import Addend, Release
-from privacy.rounds import Ask, Checkpoint, Finish, Outcome, RowsForward, is_summed
+from privacy.rounds import Array, Ask, Checkpoint, Finish, Outcome, RowsForward, is_summed
 from services.party.checkpoints import CheckpointMissing, scalar
 from services.party.roles import Place, Plan
 from services.wire.bambi_codec import decode_instruction, encode_contribution
@@ -46,7 +45,7 @@ class BambiRole:
         """x and y anew, from a checkpoint, or as trained."""
         fresh = bambi.start(self._block)
         if self._trained is not None:
-            return replace(fresh, x=self._flat_upper(self._trained), y=self._trained["y"])
+            return fresh._replace(x=self._flat_upper(self._trained), y=self._trained["y"].numpy())
         return fresh if checkpoint is None else self._restore(fresh, checkpoint)
 
     def decode(self, message: bambi_pb2.Instruction, blobs: Blobs) -> Instruction:
@@ -77,7 +76,7 @@ class BambiRole:
         """All that outlives an upper iteration."""
         return {
             "x": state.x,
-            "y": state.y,
+            "y": torch.from_numpy(state.y),
             "moments.first": state.moments.first,
             "moments.second": state.moments.second,
             "moments.count": scalar(state.moments.count),
@@ -87,9 +86,9 @@ class BambiRole:
     def model_tensors(self, state: bambi.State) -> dict[str, Tensor]:
         """The embedding (or the coefficients) and the classifier."""
         if not self._embeds:
-            return {"coefficients": state.x, "y": state.y}
+            return {"coefficients": state.x, "y": torch.from_numpy(state.y)}
         named = self._model.state_dict(state.x)
-        return {f"embedding.{name}": tensor for name, tensor in named.items()} | {"y": state.y}
+        return {f"embedding.{name}": tensor for name, tensor in named.items()} | {"y": torch.from_numpy(state.y)}
 
     def _flat_upper(self, tensors: Mapping[str, Tensor]) -> Tensor:
         if not self._embeds:
@@ -103,7 +102,7 @@ class BambiRole:
         if tensors.keys() != self.tensors(fresh).keys() or tensors["x"].shape != fresh.x.shape:
             raise CheckpointMissing("the checkpoint belongs to another model: start a new run")
         moments = Moments(tensors["moments.first"], tensors["moments.second"], int(tensors["moments.count"]))
-        return bambi.State(x=tensors["x"], y=tensors["y"], moments=moments, k=int(tensors["k"]))
+        return bambi.State(x=tensors["x"], y=tensors["y"].numpy(), moments=moments, k=int(tensors["k"]))
 
 
 def model_of(place: Place) -> EmbeddingModel:
@@ -125,10 +124,10 @@ def model_of(place: Place) -> EmbeddingModel:
     )
 
 
-def features_of(place: Place) -> Tensor:
+def features_of(place: Place) -> Array:
     """The party's features, with a column of ones where it carries the intercept."""
-    features = torch.from_numpy(np.ascontiguousarray(place.table.features, dtype=place.spec.dtype))
-    return torch.cat([features, torch.ones_like(features[:, :1])], dim=1) if _has_intercept(place) else features
+    features = np.ascontiguousarray(place.table.features, dtype=place.spec.dtype)
+    return np.append(features, np.ones_like(features[:, :1]), axis=1) if _has_intercept(place) else features
 
 
 def _has_intercept(place: Place) -> bool:

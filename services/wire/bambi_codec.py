@@ -35,6 +35,13 @@ _SYSTEMS: dict[LinearSystem, pb.LinearSystem.ValueType] = {
     "newton": pb.LINEAR_SYSTEM_NEWTON,
     "adjoint": pb.LINEAR_SYSTEM_ADJOINT,
 }
+_SHARES: dict[type[Ask], str] = {
+    DirectionalForward: "directional",
+    CurvatureForward: "curvature",
+    Checkpoint: "acknowledgement",
+    Finish: "acknowledgement",
+}
+"""What answers an ask, where it is not an embedding."""
 LARGEST_COUNT = 1 << 40
 
 
@@ -150,9 +157,7 @@ def encode_contribution(number: int, ask: Ask, release: Release[Addend] | None) 
 def decode_contribution(message: pb.Contribution, blobs: Blobs, ask: Ask) -> Addend | None:
     """What a party adds to the sum of `ask`; None for an acknowledgement."""
     kind = message.WhichOneof("share")
-    wanted = {DirectionalForward: "directional", CurvatureForward: "curvature", Checkpoint: "acknowledgement"}
-    wanted |= {Finish: "acknowledgement"}
-    if kind != wanted.get(type(ask), "embedding"):
+    if kind != _SHARES.get(type(ask), "embedding"):
         raise MessageInvalid(f"{type(ask).__name__} cannot be answered with {kind}")
     if kind == "acknowledgement":
         return None

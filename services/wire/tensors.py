@@ -34,10 +34,10 @@ class MessageInvalid(ValueError):
 
 def encode_tensor(array: Array, blobs: Blobs) -> pb.Tensor:
     """Encode an array; a large one is announced, and its bytes are appended to `blobs` to follow in chunks."""
-    array = np.ascontiguousarray(array, dtype=array.dtype.newbyteorder("<"))
-    code = _CODES.get(array.dtype)
+    code = _CODES.get(array.dtype.newbyteorder("<"))
     if code is None:
         raise MessageInvalid(f"arrays of {array.dtype} have no place on the wire")
+    array = np.ascontiguousarray(array, dtype=_TYPES[code])
     if array.nbytes <= INLINE_BYTES:
         return pb.Tensor(element_type=code, shape=array.shape, data=array.tobytes())
     blobs.append(array.reshape(-1).data.cast("B"))
