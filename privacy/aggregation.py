@@ -16,6 +16,9 @@ from privacy.trees import TreePair
 from privacy.two_tree import PartialSum, SumOpener, TreeNumber
 from spec.protection import AggregationSpec
 
+SUM_BLOCK = 1 << 15
+"""Values that are summed at a time: those of all parties stay in a processor's cache."""
+
 
 class SumRefused(ValueError):
     """The parties' addends do not make one sum over all of them."""
@@ -101,9 +104,12 @@ class SumDesk:
         sizes = {value.size for value in values}
         if len(values) != len(addends) or len(sizes) != 1:
             raise SumRefused(f"{len(values)} parties sent values in the clear, of sizes {sorted(sizes)}")
-        total = values[0].astype(np.float64)
-        for value in values[1:]:
-            total += value
+        total = np.empty(values[0].size)
+        for start in range(0, total.size, SUM_BLOCK):
+            block = slice(start, start + SUM_BLOCK)
+            total[block] = values[0][block]
+            for value in values[1:]:
+                total[block] += value[block]
         return total
 
     def _open_masked(self, addends: Sequence[Addend], chosen: Sequence[int]) -> NDArray[np.unsignedinteger]:

@@ -3,7 +3,7 @@
 All else is the product's: mutual TLS, sessions, replay protection, gates, codecs and streams.
 """
 
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from typing import Any
 
 import numpy as np
@@ -43,6 +43,10 @@ class Mirror:
         if isinstance(outcome, Gradient) and outcome.theta is not None:
             return Plan(state, outcome.theta.reshape(-1))
         return Plan(state, np.zeros(self._size, np.float32))  # the first round brings nothing yet
+
+    def kind(self, instruction: Instruction) -> Hashable:
+        """Rounds take about the same time."""
+        return type(instruction[1])
 
     def encode(self, number: int, instruction: Instruction, release: Release[Addend] | None) -> Any:
         """The contribution to a round."""

@@ -75,8 +75,7 @@ class PartyStream:
     def __init__(self, index: int, party: str, channel: grpc.aio.Channel, attach: bytes, traffic: Traffic) -> None:
         """`attach` is the first message; the round trips follow it."""
         self._index, self._party, self._channel, self._traffic = index, party, channel, traffic
-        self._sent = metrics.edge_bytes(party, metrics.SENT)
-        self._received = metrics.edge_bytes(party, metrics.RECEIVED)
+        self._sent, self._received = (party, metrics.SENT), (party, metrics.RECEIVED)
         # Messages are serialised once for all parties, and counted as bytes.
         exchange = channel.stream_stream(EXCHANGE, request_serializer=bytes, response_deserializer=self._decoded)
         self._stream = exchange()
@@ -138,7 +137,7 @@ class PartyStream:
         try:
             for message in messages:
                 self._traffic.sent_bytes += len(message)
-                self._sent.inc(len(message))
+                metrics.EDGE_BYTES.counts[self._sent] += len(message)
                 await self._stream.write(message)
         except grpc.aio.AioRpcError as error:
             raise as_party_error(self._party, error) from None
@@ -156,5 +155,5 @@ class PartyStream:
 
     def _decoded(self, data: bytes) -> pb.ExchangeResponse:
         self._traffic.received_bytes += len(data)
-        self._received.inc(len(data))
+        metrics.EDGE_BYTES.counts[self._received] += len(data)
         return pb.ExchangeResponse.FromString(data)

@@ -4,9 +4,9 @@ from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import TypeVar
 
+import numpy as np
 from google.protobuf.message import Message
 
-from contracts.tensor.v1 import tensor_pb2
 from services.wire.tensors import INLINE_BYTES, LARGEST_TENSOR_BYTES, Blobs, MessageInvalid
 
 Envelope = TypeVar("Envelope", bound=Message)
@@ -19,8 +19,8 @@ def framed(envelope: type[Envelope], blobs: Blobs, **body: Message) -> list[Enve
     framed = [envelope(following_bytes=[len(blob) for blob in blobs], **body)]
     for blob in blobs:
         for start in range(0, len(blob), INLINE_BYTES):
-            chunk = tensor_pb2.Chunk(data=bytes(blob[start : start + INLINE_BYTES]))
-            framed.append(envelope(chunk=chunk))
+            framed.append(envelope())
+            framed[-1].chunk.data = bytes(blob[start : start + INLINE_BYTES])  # type: ignore[attr-defined]
     return framed
 
 
@@ -31,16 +31,18 @@ async def receive(first: Envelope, following: Callable[[], Awaitable[Envelope]])
     if sum(sizes) > LARGEST_TENSOR_BYTES:
         raise MessageInvalid(f"tensors of {sum(sizes)} bytes were announced; at most {LARGEST_TENSOR_BYTES} are taken")
     for size in sizes:
-        buffer = bytearray()
-        while len(buffer) < size:
+        buffer = np.empty(size, np.uint8).data  # memory that is touched when it is filled, not before
+        filled = 0
+        while filled < size:
             message = await following()
             if message.WhichOneof("body") != "chunk":
                 raise MessageInvalid("a chunk of the announced tensor was expected")
             data = message.chunk.data  # type: ignore[attr-defined]
-            if not data or len(buffer) + len(data) > size:
+            if not data or filled + len(data) > size:
                 raise MessageInvalid("the chunks do not add up to the announced tensor")
-            buffer += data
-        blobs.append(memoryview(buffer).toreadonly())
+            buffer[filled : filled + len(data)] = data
+            filled += len(data)
+        blobs.append(buffer.toreadonly())
     return blobs
 
 

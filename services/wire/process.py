@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import grpc
+import uvloop
 
 GRACE_SECONDS = 5.0
 PARENT_SECONDS = 1.0
@@ -53,7 +54,7 @@ def run(main: Callable[[argparse.Namespace], Awaitable[None]], description: str)
     logging.basicConfig(level=logging.INFO, handlers=[handler])
     given = arguments(description)
     try:
-        asyncio.run(_until_stopped(main(given), given.parent))
+        uvloop.run(_until_stopped(main(given), given.parent))
     except (ValueError, OSError) as error:
         sys.stderr.write(f"error: {error}\n")
         raise SystemExit(2) from None

@@ -168,10 +168,10 @@ def _refuse_malformed(request: Any) -> None:
 
 
 def _counting_decoder(method: str, decode: Callable[[bytes], Any]) -> Callable[[bytes], Any]:
-    received = metrics.served_bytes(method, metrics.RECEIVED)
+    bytes_of, received = metrics.SERVED_BYTES.counts, (method, metrics.RECEIVED)
 
     def decoded(data: bytes) -> Any:
-        received.inc(len(data))
+        bytes_of[received] += len(data)
         try:
             return decode(data)
         except DecodeError:
@@ -181,11 +181,11 @@ def _counting_decoder(method: str, decode: Callable[[bytes], Any]) -> Callable[[
 
 
 def _counting_encoder(method: str, encode: Callable[[Any], bytes]) -> Callable[[Any], bytes]:
-    sent = metrics.served_bytes(method, metrics.SENT)
+    bytes_of, sent = metrics.SERVED_BYTES.counts, (method, metrics.SENT)
 
     def encoded(message: Any) -> bytes:
         data = encode(message)
-        sent.inc(len(data))
+        bytes_of[sent] += len(data)
         return data
 
     return encoded

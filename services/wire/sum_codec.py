@@ -51,8 +51,9 @@ def decode_addend(message: sums_pb.Addend, blobs: Blobs) -> Addend:
         clear = decode_tensor(message.clear, blobs, name="addend.clear", ndim=1)
     if message.HasField("masked"):
         masked = decode_tensor(message.masked, blobs, name="addend.masked", kinds="u", ndim=1)
-    roots = tuple(decode_tree_sum(root, blobs) for root in message.roots)
-    return Addend(message.participants, clear, masked, roots)
+    if clear is not None or masked is not None:
+        return Addend(message.participants, clear, masked)
+    return Addend(message.participants, roots=tuple(decode_tree_sum(root, blobs) for root in message.roots))
 
 
 def named(table: Mapping[Name, int], code: int) -> Name:
