@@ -1,6 +1,7 @@
 """A federation on one machine: real processes, real sockets, certificates of its own."""
 
 import os
+import random
 import signal
 import socket
 import subprocess
@@ -19,6 +20,8 @@ from services.wire.certificates import create_authority, issue
 
 READY_SECONDS = 180.0
 STOP_SECONDS = 10.0
+PORTS = range(20_000, 32_768)
+"""Where services listen: below the ports that systems give to outgoing connections, which would take one any moment."""
 
 
 class ProcessEnded(RuntimeError):
@@ -170,11 +173,18 @@ def _absolute(tables: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, An
 
 def _free_ports(count: int) -> list[int]:
     """Ports that are free now; all are held open until the last is known, so that none is given twice."""
-    sockets = [socket.socket() for _ in range(count)]
+    held: list[socket.socket] = []
     try:
-        for one in sockets:
-            one.bind(("127.0.0.1", 0))
-        return [int(one.getsockname()[1]) for one in sockets]
+        for port in random.sample(PORTS, len(PORTS)):
+            if len(held) == count:
+                break
+            one = socket.socket()
+            held.append(one)
+            try:
+                one.bind(("127.0.0.1", port))
+            except OSError:
+                held.pop().close()
+        return [int(one.getsockname()[1]) for one in held]
     finally:
-        for one in sockets:
+        for one in held:
             one.close()
