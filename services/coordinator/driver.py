@@ -135,11 +135,13 @@ class RunDriver:
 
     async def _until_done(self, session: Session | None) -> None:
         deadline, delay, missing = 0.0, FIRST_WAIT_SECONDS, ""
+        began, kept = time.monotonic(), -1
         while True:
             try:
                 if missing:  # until it is back, nobody else is disturbed
                     await self._fleet.reach(missing)
                 session = session or await self.prepare()
+                began = time.monotonic()
                 await self._attempt(session)
                 return
             except PartyLost as lost:
@@ -149,9 +151,13 @@ class RunDriver:
                     if session is not None:
                         await session.leave()
                     session = None
+                record = self._registry.get(self.run_id)
                 # No deadline yet: the run was PAUSED when the coordinator stopped, and is waited for anew.
-                if not deadline or self._registry.get(self.run_id).state != "PAUSED":
-                    deadline, delay = now + self._spec.wait_seconds, FIRST_WAIT_SECONDS
+                if not deadline or record.state != "PAUSED":
+                    # A link that breaks as soon as the run goes on is still the same loss.
+                    if not deadline or record.checkpoint > kept or now - began > self._spec.wait_seconds:
+                        deadline = now + self._spec.wait_seconds
+                    delay, kept = FIRST_WAIT_SECONDS, record.checkpoint
                     meanwhile = "the others go on as far as they may" if self._goes_on else "paused"
                     await self._note("party", f"{meanwhile}: {lost}", state="PAUSED", reason=str(lost))
                 if now + delay > deadline:

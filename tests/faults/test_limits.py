@@ -1,6 +1,7 @@
 """Limits hold, and what is refused leaves no trace."""
 
 import itertools
+import time
 
 import grpc
 import pytest
@@ -114,6 +115,20 @@ def test_a_coordinator_drives_so_many_runs_and_no_more(stage):
     for run in runs:
         run.cancel()
         assert run.refresh().state == "CANCELLED"
+
+
+def test_a_link_that_breaks_whenever_the_run_goes_on_fails_it_in_the_end(stage):
+    run = stage.start(wait_seconds=4, checkpoint_every=0)
+    deadline = time.monotonic() + 60
+    while (state := stage.client.run(run.run_id).state) != "FAILED":
+        assert time.monotonic() < deadline, "the run is resumed for ever"
+        if state == "RUNNING":
+            stage.federation.proxies["shop"].cut()
+        time.sleep(0.1)
+    ended = stage.client.run(run.run_id)
+    assert "shop" in ended.reason
+    assert "waited for 4 s" in ended.reason
+    assert ended.message.attempt > 2
 
 
 def test_an_oversized_message_is_refused_and_the_service_goes_on(stage, parties):
