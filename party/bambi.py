@@ -224,7 +224,7 @@ def _lower_forward(block: Block, state: State, ask: LowerForward) -> tuple[State
         s = _held(state.embedding)  # every Newton step of an upper iteration sees the same batch
         state = state._replace(awaiting=ask)
     else:
-        s = _embed_stack(block, state, block.features[lower_batch(block, ask.k, ask.t)])
+        s = _embed_stack(block, state, block.features.take(lower_batch(block, ask.k, ask.t), axis=0))
         state = state._replace(embedding=s, factor=None, awaiting=ask)
     if not newton:
         return state, _flat(s @ _held(state.trajectories))
@@ -255,7 +255,8 @@ def lower_batch(block: Block, k: int, t: int) -> np.ndarray:
 
 def _embed_stack(block: Block, state: State, a: Array) -> Array:
     if block.model.kind == "identity":  # the features themselves, whatever x is
-        return np.broadcast_to(a, (len(_held(state.trajectories)), *a.shape))
+        copies = len(_held(state.trajectories))
+        return a[None] if copies == 1 else np.broadcast_to(a, (copies, *a.shape))
     with torch.no_grad():
         if state.directions is None:
             return np.asarray(block.model.apply(state.x, torch.from_numpy(a)).numpy()[None])

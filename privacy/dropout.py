@@ -24,7 +24,7 @@ from dataclasses import dataclass, field
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
-from privacy.mask_stream import KEY_BYTES, add_mask
+from privacy.mask_stream import KEY_BYTES, MaskStream
 from privacy.pairwise import SMALLEST_SUM, NotAParticipant, PairwiseMasker
 from privacy.ring import Ring, RingArray
 from privacy.session_keys import SessionKey, pair_secret
@@ -245,7 +245,7 @@ def unmask(
         total += ring.checked(answer)
     for party in sorted(survivors):
         seed = _recover(party, {h: d.seed_shares for h, d in told.items()}, keys.threshold)
-        add_mask(total, seed, keys.round_id, ring, subtract=True)
+        MaskStream(seed).add(total, keys.round_id, ring, subtract=True)
     for dropped in sorted(keys.participants - survivors):
         key = SessionKey(_recover(dropped, {h: d.key_shares for h, d in told.items()}, keys.threshold))
         if key.public_bytes != keys.public_keys[dropped]:
@@ -253,7 +253,7 @@ def unmask(
         for survivor in sorted(survivors):
             # y_survivor holds +PRG(s) if dropped > survivor, −PRG(s) otherwise: take it out again
             secret = keys.mask_secret(dropped, key, survivor)
-            add_mask(total, secret, keys.round_id, ring, subtract=dropped > survivor)
+            MaskStream(secret).add(total, keys.round_id, ring, subtract=dropped > survivor)
     return total
 
 

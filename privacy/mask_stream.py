@@ -9,7 +9,6 @@ A key serves one purpose and one width of ring: nothing else may be encrypted un
 
 import math
 import os
-from collections.abc import Iterator
 
 import numpy as np
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
@@ -26,39 +25,36 @@ class RoundOutOfRange(ValueError):
     """A round id does not fit the 8 bytes that the counter block has for it."""
 
 
-def _pieces(key: bytes, round_id: int, scratch: RingArray, count: int) -> Iterator[tuple[int, int]]:
-    """Fill `scratch` with the next elements of the stream and yield where they belong."""
-    if len(key) != KEY_BYTES:
-        raise ValueError(f"a mask key has {KEY_BYTES} bytes, got {len(key)}")
-    if not 0 <= round_id < ROUND_LIMIT:
-        raise RoundOutOfRange(f"round id {round_id} is not in [0, 2^64)")
-    first_block = round_id.to_bytes(8, "big") + bytes(8)
-    keystream = Cipher(algorithms.AES(key), modes.CTR(first_block)).encryptor()
-    width = scratch.itemsize
-    target = scratch.data.cast("B")
-    for start in range(0, count, scratch.size):
-        length = min(scratch.size, count - start)
-        keystream.update_into(_ZEROS[: length * width], target[: length * width])
-        yield start, length
+class MaskStream:
+    """The masks of one key, for one thread at a time. It keeps its cipher: making one costs more than a small mask."""
+
+    def __init__(self, key: bytes) -> None:
+        if len(key) != KEY_BYTES:
+            raise ValueError(f"a mask key has {KEY_BYTES} bytes, got {len(key)}")
+        self._cipher = Cipher(algorithms.AES(key), modes.CTR(bytes(16))).encryptor()
+
+    def add(self, elements: RingArray, round_id: int, ring: Ring, *, subtract: bool = False) -> None:
+        """Add the stream of a round to `elements` in place, or take it away; no whole mask is held in memory."""
+        if not 0 <= round_id < ROUND_LIMIT:
+            raise RoundOutOfRange(f"round id {round_id} is not in [0, 2^64)")
+        if not elements.flags.c_contiguous:
+            raise ValueError("elements must be contiguous to be masked in place")
+        self._cipher.reset_nonce(round_id.to_bytes(8, "big") + bytes(8))
+        flat = ring.checked(elements).reshape(-1)
+        operation = np.subtract if subtract else np.add
+        scratch = np.empty(min(_PIECE, flat.size), ring.dtype)
+        for start in range(0, flat.size, _PIECE):
+            part = flat[start : start + _PIECE]
+            piece = scratch[: part.size]
+            self._cipher.update_into(_ZEROS[: part.nbytes], piece.data.cast("B"))
+            operation(part, piece, out=part)
 
 
 def mask(key: bytes, round_id: int, shape: tuple[int, ...], ring: Ring) -> RingArray:
     """The first elements of the stream of (key, round), in the given shape."""
     elements = np.zeros(shape, ring.dtype)
-    add_mask(elements, key, round_id, ring)
+    MaskStream(key).add(elements, round_id, ring)
     return elements
-
-
-def add_mask(elements: RingArray, key: bytes, round_id: int, ring: Ring, *, subtract: bool = False) -> None:
-    """Add the stream of (key, round) to `elements` in place, or take it away; no whole mask is held in memory."""
-    if not elements.flags.c_contiguous:
-        raise ValueError("elements must be contiguous to be masked in place")
-    flat = ring.checked(elements).reshape(-1)
-    operation = np.subtract if subtract else np.add
-    scratch = np.empty(max(1, min(_PIECE, flat.size)), ring.dtype)
-    for start, length in _pieces(key, round_id, scratch, flat.size):
-        part = flat[start : start + length]
-        operation(part, scratch[:length], out=part)
 
 
 def random_mask(shape: tuple[int, ...], ring: Ring) -> RingArray:

@@ -14,7 +14,7 @@ symbol · code · held by
 
 from collections.abc import Iterable, Mapping
 
-from privacy.mask_stream import add_mask
+from privacy.mask_stream import MaskStream
 from privacy.ring import Ring, RingArray
 from privacy.trees import TooFewParties
 
@@ -56,10 +56,10 @@ class PairwiseMasker:
         if minimum_parties < SMALLEST_SUM:
             raise TooFewParties(f"minimum_parties must be at least {SMALLEST_SUM}, got {minimum_parties}")
         self._index = index
-        self._secrets = dict(secrets)
+        self._streams = {peer: MaskStream(secret) for peer, secret in secrets.items()}
         self._ring = ring
         self._minimum = minimum_parties
-        self._self_mask = self_mask
+        self._self_mask = None if self_mask is None else MaskStream(self_mask)
         self._last_round = last_round
 
     @property
@@ -74,9 +74,9 @@ class PairwiseMasker:
         masked = self._ring.checked(encoded).copy(order="C")
         self._last_round = round_id
         for peer in sorted(chosen - {self._index}):
-            add_mask(masked, self._secrets[peer], round_id, self._ring, subtract=peer < self._index)
+            self._streams[peer].add(masked, round_id, self._ring, subtract=peer < self._index)
         if self._self_mask is not None:
-            add_mask(masked, self._self_mask, round_id, self._ring)
+            self._self_mask.add(masked, round_id, self._ring)
         return masked
 
     def _check(self, round_id: int, participants: frozenset[int]) -> None:
@@ -87,7 +87,7 @@ class PairwiseMasker:
             )
         if self._index not in participants:
             raise NotAParticipant(f"party {self._index} is not among the participants {sorted(participants)}")
-        strangers = sorted(participants - {self._index} - self._secrets.keys())
+        strangers = sorted(participants - {self._index} - self._streams.keys())
         if strangers:
             raise NotAParticipant(f"no key was agreed with parties {strangers}: exchange keys before the round")
         if len(participants) < self._minimum:

@@ -13,6 +13,7 @@ symbol · code
 import math
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import cached_property
 from typing import Any, ClassVar
 
 import numpy as np
@@ -94,7 +95,7 @@ class Ring:
         """The largest number of parties whose sum cannot wrap."""
         return ((1 << (self.bits - 1)) - 1) // self._largest
 
-    @property
+    @cached_property
     def _largest(self) -> int:
         """R·2^f, rounded up: no encoding is larger. Exact, since floats would round just where it matters."""
         return math.ceil(Fraction(self.limit) * (1 << self.fraction_bits))

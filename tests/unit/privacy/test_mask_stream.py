@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 
-from privacy.mask_stream import RoundOutOfRange, add_mask, mask, random_mask
+from privacy.mask_stream import MaskStream, RoundOutOfRange, mask, random_mask
 from privacy.ring import Ring
 
 KEY = bytes(range(32))
@@ -38,16 +38,16 @@ def test_rounds_and_keys_share_no_block():
 @pytest.mark.parametrize("ring", RINGS, ids=["64", "32"])
 def test_adding_and_taking_away_gives_the_input_back(ring):
     before = ring.encode(np.linspace(-9, 9, 40_000).reshape(4, -1))
-    elements = before.copy()
-    add_mask(elements, KEY, 9, ring)
+    elements, stream = before.copy(), MaskStream(KEY)
+    stream.add(elements, 9, ring)
     assert np.array_equal(elements, ring.add(before, mask(KEY, 9, before.shape, ring)))
-    add_mask(elements, KEY, 9, ring, subtract=True)
+    stream.add(elements, 9, ring, subtract=True)
     assert np.array_equal(elements, before)
 
 
 def test_an_array_that_cannot_be_masked_in_place_is_refused():
     with pytest.raises(ValueError, match="contiguous"):
-        add_mask(np.zeros((4, 4), "<u8")[:, ::2], KEY, 0, Ring.WIDE)
+        MaskStream(KEY).add(np.zeros((4, 4), "<u8")[:, ::2], 0, Ring.WIDE)
 
 
 @pytest.mark.parametrize("round_id", [-1, 2**64])
