@@ -88,6 +88,12 @@ class Block:
         settings = self.settings
         return settings.hypergradient == "implicit" and 1 <= k <= settings.upper.steps and t == settings.lower.steps
 
+    def embeds_next(self, k: int, t: int) -> bool:
+        """Whether lower round (k, t) is followed by another one on rows of its own, at the same x."""
+        lower = self.settings.lower
+        steps = lower.warmup_steps if k == 0 else lower.steps if k <= self.settings.upper.steps else lower.final_steps
+        return lower.solver == "sgd" and (t + 1 < steps or self.linearises(k, t + 1))
+
     @property
     def span(self) -> slice:
         """This party's part of the joint upper vector."""
@@ -120,6 +126,8 @@ class State(NamedTuple):
     directions: Tensor | None = None
     embedding: Array | None = None
     """s_m of the lower batch, along every trajectory."""
+    ahead: tuple[int, int, Array] | None = None
+    """(k, t) of a lower batch to come, and its s_m."""
     theta: Array | None = None
     upper_embedding: Tensor | None = None
     """s_m of the upper batch, with its graph to x."""
@@ -224,8 +232,9 @@ def _lower_forward(block: Block, state: State, ask: LowerForward) -> tuple[State
         s = _held(state.embedding)  # every Newton step of an upper iteration sees the same batch
         state = state._replace(awaiting=ask)
     else:
-        s = _embed_stack(block, state, block.features.take(lower_batch(block, ask.k, ask.t), axis=0))
-        state = state._replace(embedding=s, factor=None, awaiting=ask)
+        known = state.ahead is not None and state.ahead[:2] == (ask.k, ask.t)
+        s = _held(state.ahead)[2] if known else _lower_embedding(block, state, ask.k, ask.t)
+        state = state._replace(embedding=s, ahead=None, factor=None, awaiting=ask)
     if not newton:
         return state, _flat(s @ _held(state.trajectories))
     candidate = state.y if state.step is None else state.y + state.step
@@ -233,6 +242,20 @@ def _lower_forward(block: Block, state: State, ask: LowerForward) -> tuple[State
     step = np.zeros_like(candidate) if state.step is None else state.step
     scalars = [np.sum(penalty * candidate**2), np.sum(penalty * step**2)]
     return state, _flat(s[0] @ candidate, *scalars)
+
+
+def foresees(block: Block, state: State) -> bool:
+    """Whether the next round's embedding is known to be needed, and can be made before its instruction comes."""
+    ask = state.awaiting
+    return isinstance(ask, LowerForward) and state.ahead is None and block.embeds_next(ask.k, ask.t)
+
+
+def look_ahead(block: Block, state: State) -> State:
+    """Embed the next lower batch while this one's sum is on its way: no outcome of a lower round changes x."""
+    ask = state.awaiting
+    if not isinstance(ask, LowerForward):
+        return state
+    return state._replace(ahead=(ask.k, ask.t + 1, _lower_embedding(block, state, ask.k, ask.t + 1)))
 
 
 def _begin_iteration(block: Block, state: State, k: int) -> State:
@@ -253,7 +276,9 @@ def lower_batch(block: Block, k: int, t: int) -> np.ndarray:
     return batch(block.seed, "lower", k, t, block.rows.lower, size)
 
 
-def _embed_stack(block: Block, state: State, a: Array) -> Array:
+def _lower_embedding(block: Block, state: State, k: int, t: int) -> Array:
+    """s_m of lower batch (k, t), along every trajectory."""
+    a = block.features.take(lower_batch(block, k, t), axis=0)
     if block.model.kind == "identity":  # the features themselves, whatever x is
         copies = len(_held(state.trajectories))
         return a[None] if copies == 1 else np.broadcast_to(a, (copies, *a.shape))

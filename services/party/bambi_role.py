@@ -61,6 +61,14 @@ class BambiRole:
             return Plan(*bambi.contribute(self._block, state, ask))
         return Plan(state, checkpoint=ask.k if isinstance(ask, Checkpoint) else None, finished=isinstance(ask, Finish))
 
+    def foresees(self, state: bambi.State) -> bool:
+        """Lower rounds follow each other on batches that are known."""
+        return bambi.foresees(self._block, state)
+
+    def look_ahead(self, state: bambi.State) -> bambi.State:
+        """Embed the next of them."""
+        return bambi.look_ahead(self._block, state)
+
     def kind(self, instruction: Instruction) -> Hashable:
         """Asks of one type work on batches of one size; those for given rows say how many."""
         ask = instruction[1]

@@ -139,6 +139,17 @@ class SteadyRole(Protocol):
 
 
 @runtime_checkable
+class ForesightRole(Protocol):
+    """A role that can do some of the next round's work while its answer to this one is on its way."""
+
+    def foresees(self, state: Any) -> bool:
+        """Whether there is something to do; costs next to nothing."""
+
+    def look_ahead(self, state: Any) -> Any:
+        """The same state, with what the next round will need."""
+
+
+@runtime_checkable
 class ReportingRole(Protocol):
     """A role that leaves files for the party's owner when it finishes; they never leave the party."""
 

@@ -179,6 +179,7 @@ class PartyServicer(pb_grpc.PartyServiceServicer):
             metrics.note_round(body, time.perf_counter() - started)
             for message in framed(pb.ExchangeResponse, parts, **{body: answer}):
                 yield message
+            await session.look_ahead()
 
     async def CloseSession(
         self, request: pb.CloseSessionRequest, context: grpc.aio.ServicerContext

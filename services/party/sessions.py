@@ -22,6 +22,7 @@ from services.party.config import Policy
 from services.party.peers import PeerPlane
 from services.party.roles import (
     Algorithm,
+    ForesightRole,
     PeerRole,
     Place,
     Plan,
@@ -122,6 +123,7 @@ class Session:
     _peer_role: PeerRole | None = None
     _planning: PlanningRole | None = None
     _steady: SteadyRole | None = None
+    _foresight: ForesightRole | None = None
     _hide: Hide | None = None
     """How a draft is hidden in a sum; None where it travels up trees instead."""
     _sum_up: SumUp | None = None
@@ -197,6 +199,7 @@ class Session:
             self._peer_role = self._role if isinstance(self._role, PeerRole) else None
             self._planning = self._role if isinstance(self._role, PlanningRole) else None
             self._steady = self._role if isinstance(self._role, SteadyRole) else None
+            self._foresight = self._role if isinstance(self._role, ForesightRole) else None
             self.peers, self._hide, self._sum_up = peers, hide, sum_up
             self._round, self._asked, self._answer = 0, None, None
 
@@ -226,6 +229,14 @@ class Session:
             self._state, self._round, self._asked = plan.state, number, (message, blobs)
             self._answer = role.encode(number, instruction, release)
             return self._answer
+
+    async def look_ahead(self) -> None:
+        """Work for the next round while the others work on this one; what it finds is used if that round comes."""
+        if self._foresight is None:
+            return
+        async with self._turn:
+            if self._foresight.foresees(self._state):
+                self._state = await self._work.do("ahead", self._foresight.look_ahead, self._state)
 
     def _planned(self, number: int, instruction: Any) -> tuple[Plan, Release[Any] | None]:
         """Compute and hide in one visit to the compute thread: another visit costs more than the masks of a batch."""

@@ -64,7 +64,7 @@ def federation(settings, parties, *, rows=60, columns=3, outputs=3, correlated=0
     return problem, parties_
 
 
-def train(problem, blocks, states=None):
+def train(problem, blocks, states=None, *, look_ahead=False):
     """Drive the generator and the parties by hand; returns states and the number of rounds."""
     states = states or [party_bambi.start(block) for block in blocks]
     generator = coordinator_bambi.rounds(problem, 0, lambda report: None)
@@ -77,6 +77,8 @@ def train(problem, blocks, states=None):
                 states[m] = party_bambi.apply(block, states[m], current.outcome)
             states[m], addend = party_bambi.contribute(block, states[m], current.ask)
             addends.append(addend)
+            if look_ahead and party_bambi.foresees(block, states[m]):
+                states[m] = party_bambi.look_ahead(block, states[m])
         try:
             current = generator.send(sum(addends))
         except StopIteration:
@@ -118,6 +120,28 @@ def settings_for(mode, problem="hyper_representation", **changes):
     for key, value in changes.items():
         base[key] = {**base[key], **value} if isinstance(value, dict) else value
     return BambiSpec.model_validate(base)
+
+
+@pytest.mark.parametrize(
+    ("mode", "embedded"),
+    # Lower rounds: 2 of warm-up, 3 iterations of 5 (and one that linearises), 2 at the end; the first of each is new.
+    [("zeroth_order", 1 + 3 * 4 + 1), ("implicit", 1 + 3 * 5 + 1)],
+)
+def test_looking_ahead_changes_no_bit_and_embeds_every_batch_once(mode, embedded, monkeypatch):
+    lower = {"solver": "sgd", "steps": 5, "batch": 8, "warmup_steps": 2, "final_steps": 2}
+    settings = settings_for(mode, lower=lower, upper={"steps": 3, "batch": 8})
+    (problem, blocks), calls = federation(settings, 2), []
+    plain, _ = train(problem, blocks)
+    embed, ahead = party_bambi._lower_embedding, party_bambi.look_ahead
+    monkeypatch.setattr(party_bambi, "_lower_embedding", lambda *given: calls.append(given[2:]) or embed(*given))
+    monkeypatch.setattr(party_bambi, "look_ahead", lambda *given: calls.append("ahead") or ahead(*given))
+    early, _ = train(problem, blocks, look_ahead=True)
+    for one, other in zip(plain, early, strict=True):
+        assert torch.equal(one.x, other.x)
+        assert np.array_equal(one.y, other.y)
+    assert calls.count("ahead") == 2 * embedded
+    batches = [call for call in calls if call != "ahead"]
+    assert len(batches) == 2 * len(set(batches))
 
 
 @pytest.mark.parametrize("problem_kind", ["hyper_representation", "hyper_parameters"])
