@@ -26,7 +26,7 @@ from parley.client import Federation
 BATCH, REPEATS = 256, 5
 PARTIES = (1, 2, 4, 8, 16)
 DIRECTIONS = (0, 4)
-STEPS = {1: 600, 2: 450, 4: 300, 8: 150, 16: 75}
+STEPS = {1: 1200, 2: 900, 4: 600, 8: 300, 16: 150}
 """Steps of a measurement: a second or two each."""
 WARM_UP_STEPS = 10
 BYTE_PARTIES, BYTE_STEPS = 4, 100

@@ -30,7 +30,7 @@ from parley.client import Federation
 NAMES = tuple(f"party-{number}" for number in range(4))
 REPEATS = 3
 SIZES = {"1 KB": 1 << 10, "1 MB": 1 << 20, "10 MB": 10 << 20}
-ROUNDS = {"1 KB": 150, "1 MB": 20, "10 MB": 5}
+ROUNDS = {"1 KB": 1000, "1 MB": 40, "10 MB": 10}
 SLOW_ROUNDS = 3
 BARE, BIDI = "bare gRPC, mTLS", "Flower gRPC-bidi"
 DEFAULT_FOLDER = Path("out/peers")

@@ -43,9 +43,9 @@ def encode_instruction(number: int, release: Release[AsysqnRound]) -> tuple[pb.I
     message = pb.Instruction(round=number)
     match release.content.outcome:
         case OpenedTheta(values=values):
-            message.opened.values.CopyFrom(encode_tensor(values, blobs))
+            encode_tensor(values, blobs, into=message.opened.values)
         case Derivative(values=values):
-            message.slopes.derivative.CopyFrom(encode_tensor(values, blobs))
+            encode_tensor(values, blobs, into=message.slopes.derivative)
     match release.content.ask:
         case ThetaForward(rows=rows):
             message.theta_forward.SetInParent()
@@ -105,7 +105,7 @@ def encode_contribution(
     if release is None:
         message.acknowledgement.SetInParent()
     else:
-        message.theta.sum.CopyFrom(encode_addend(release, blobs))
+        encode_addend(release, blobs, into=message.theta.sum)
     return message, blobs
 
 

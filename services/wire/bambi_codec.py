@@ -53,16 +53,16 @@ def encode_instruction(number: int, release: Release[Round]) -> tuple[pb.Instruc
         case Gradient(theta=theta, vartheta=vartheta, step_length=length):
             message.gradient.step_length = length
             if theta is not None:
-                message.gradient.theta.CopyFrom(encode_tensor(theta, blobs))
+                encode_tensor(theta, blobs, into=message.gradient.theta)
             if vartheta is not None:
-                message.gradient.vartheta.CopyFrom(encode_tensor(vartheta, blobs))
+                encode_tensor(vartheta, blobs, into=message.gradient.vartheta)
         case Coefficients(values=values):
             message.coefficients.values.extend(values)
         case CurvatureStep(product=product, alpha=alpha, beta=beta, solution_product=solution):
-            message.curvature.product.CopyFrom(encode_tensor(product, blobs))
+            encode_tensor(product, blobs, into=message.curvature.product)
             message.curvature.alpha, message.curvature.beta = alpha, beta
             if solution is not None:
-                message.curvature.solution_product.CopyFrom(encode_tensor(solution, blobs))
+                encode_tensor(solution, blobs, into=message.curvature.solution_product)
     _encode_ask(message, release.content.ask)
     return message, blobs
 
@@ -143,14 +143,8 @@ def encode_contribution(number: int, ask: Ask, release: Release[Addend] | None) 
     if release is None:
         message.acknowledgement.SetInParent()
         return message, blobs
-    addend = encode_addend(release, blobs)
-    match ask:
-        case DirectionalForward():
-            message.directional.sum.CopyFrom(addend)
-        case CurvatureForward():
-            message.curvature.sum.CopyFrom(addend)
-        case _:
-            message.embedding.sum.CopyFrom(addend)
+    share = getattr(message, _SHARES.get(type(ask), "embedding"))
+    encode_addend(release, blobs, into=share.sum)
     return message, blobs
 
 

@@ -50,7 +50,7 @@ def encode_contribution(
     if release is None:
         message.acknowledgement.SetInParent()
     else:
-        message.measures.sum.CopyFrom(encode_addend(release, blobs))
+        encode_addend(release, blobs, into=message.measures.sum)
     return message, blobs
 
 
@@ -113,7 +113,7 @@ def encode_noised_state(release: Release[NoisedState], blobs: Blobs) -> pb.Noise
     state = release.content
     message = pb.NoisedState(step=state.step)
     for name in ("noised_x", "noised_y", "noised_z"):  # in field order, as chunks follow
-        getattr(message, name).CopyFrom(encode_tensor(getattr(state, name), blobs))
+        encode_tensor(getattr(state, name), blobs, into=getattr(message, name))
     return message
 
 

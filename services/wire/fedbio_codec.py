@@ -40,7 +40,7 @@ def encode_instruction(number: int, release: Release[AveragingRound], dtype: str
         round=number, phase=_PHASES[draft.phase], k=draft.k, participants=bitmap(draft.participants)
     )
     if draft.mean is not None:
-        message.mean.CopyFrom(encode_tensor(draft.mean.astype(dtype), blobs))
+        encode_tensor(draft.mean.astype(dtype), blobs, into=message.mean)
     return message, blobs
 
 
@@ -75,12 +75,11 @@ def encode_contribution(
         case AskDisclosure():
             message.disclosure.CopyFrom(encode_settlement(release))
             return message, blobs
-    addend = encode_addend(release, blobs)
     if instruction.phase == "evaluate":
-        message.measures.sum.CopyFrom(addend)
+        encode_addend(release, blobs, into=message.measures.sum)
     else:
         message.state.phase = _PHASES[instruction.phase]
-        message.state.sum.CopyFrom(addend)
+        encode_addend(release, blobs, into=message.state.sum)
     return message, blobs
 
 

@@ -11,14 +11,14 @@ Name = TypeVar("Name", bound=str)
 _TREES: dict[TreeName, sums_pb.Tree.ValueType] = {"values": sums_pb.TREE_VALUES, "masks": sums_pb.TREE_MASKS}
 
 
-def encode_addend(release: Release[Addend], blobs: Blobs) -> sums_pb.Addend:
-    """A party's part of a sum."""
-    addend = release.content
-    message = sums_pb.Addend(participants=addend.participants)
+def encode_addend(release: Release[Addend], blobs: Blobs, into: sums_pb.Addend | None = None) -> sums_pb.Addend:
+    """A party's part of a sum, in a field of a message or by itself."""
+    addend, message = release.content, sums_pb.Addend() if into is None else into
+    message.participants = addend.participants
     if addend.clear is not None:
-        message.clear.CopyFrom(encode_tensor(addend.clear, blobs))
+        encode_tensor(addend.clear, blobs, into=message.clear)
     if addend.masked is not None:
-        message.masked.CopyFrom(encode_tensor(addend.masked, blobs))
+        encode_tensor(addend.masked, blobs, into=message.masked)
     for root in addend.roots:
         message.roots.append(_tree_sum(root, blobs))
     return message

@@ -32,16 +32,24 @@ class MessageInvalid(ValueError):
     """A message that breaks its contract: shape, element type, size, order or a value that is not finite."""
 
 
-def encode_tensor(array: Array, blobs: Blobs) -> pb.Tensor:
-    """Encode an array; a large one is announced, and its bytes are appended to `blobs` to follow in chunks."""
+def encode_tensor(array: Array, blobs: Blobs, into: pb.Tensor | None = None) -> pb.Tensor:
+    """Encode an array; a large one is announced, and its bytes are appended to `blobs` to follow in chunks.
+
+    `into` is a field of a message: what is put there directly is copied once less.
+    """
     code = _CODES.get(array.dtype.newbyteorder("<"))
     if code is None:
         raise MessageInvalid(f"arrays of {array.dtype} have no place on the wire")
     array = np.ascontiguousarray(array, dtype=_TYPES[code])
+    tensor = pb.Tensor() if into is None else into
+    tensor.element_type = code
+    tensor.shape.extend(array.shape)
     if array.nbytes <= INLINE_BYTES:
-        return pb.Tensor(element_type=code, shape=array.shape, data=array.tobytes())
-    blobs.append(array.reshape(-1).data.cast("B"))
-    return pb.Tensor(element_type=code, shape=array.shape, chunked_bytes=array.nbytes)
+        tensor.data = array.tobytes()
+    else:
+        tensor.chunked_bytes = array.nbytes
+        blobs.append(array.reshape(-1).data.cast("B"))
+    return tensor
 
 
 def decode_tensor(tensor: pb.Tensor, blobs: Blobs, *, name: str, kinds: str = "f", ndim: int | None = None) -> Array:
