@@ -168,6 +168,7 @@ def memory_rows(peaks: dict[str, dict[int, float]]) -> list[dict[str, Any]]:
 def plot(rows: list[dict[str, Any]], path: Path) -> None:
     """Time of a step against each axis, both logarithmic, with the exponents."""
     import matplotlib.pyplot as plt
+    from matplotlib.ticker import NullLocator
 
     found = axes()
     figure, grid = plt.subplots(2, 3, figsize=(12, 7), layout="constrained")
@@ -184,6 +185,11 @@ def plot(rows: list[dict[str, Any]], path: Path) -> None:
             label = f"{metric}, exponent {slopes[0]:.2f}" if slopes else metric
             panel.plot(sizes, values, marker, label=label)
         panel.set(xscale="log", yscale="log", xlabel=axis.name, ylabel="ms")
+        panel.set_xticks([axis.size(value) for value in axis.values], minor=False)
+        panel.xaxis.set_minor_locator(NullLocator())
+        panel.xaxis.set_major_formatter("{x:,.0f}")
+        panel.yaxis.set_major_formatter("{x:g}")
+        panel.yaxis.set_minor_formatter("{x:g}")
         panel.legend(fontsize=8)
     figure.savefig(path, dpi=150)
     plt.close(figure)

@@ -183,8 +183,9 @@ def plot(rows: list[dict[str, Any]], path: Path) -> None:
         names = [name for name in SYSTEMS if f"{size}, {name}" in found]
         colours = ["#4472a8" if name.startswith("Parley") else "#aaaaaa" for name in names]
         bars = axes.barh(names, [found[f"{size}, {name}"] for name in names], color=colours)
-        axes.bar_label(bars, fmt="%.3g", padding=3)
+        axes.bar_label(bars, fmt=lambda value: f"{value:,.0f}" if value >= 100 else f"{value:.2g}", padding=3)
         axes.set(xscale="log", title=size, xlabel="rounds per second")
+        axes.set_xlim(right=8 * axes.get_xlim()[1])  # room for the labels
         axes.invert_yaxis()
     figure.savefig(path, dpi=150)
     plt.close(figure)
