@@ -119,7 +119,7 @@ class PartyStream:
 
     def _fail(self, error: Exception) -> None:
         self._failure = error
-        if self._next.done():
+        if self._next.done() and not self._next.cancelled():
             self._next.result()[0].settle(self._index, error)
 
     async def _answer(self, trip: RoundTrip) -> Any:
