@@ -66,11 +66,14 @@ bench: $(STAMP)  ## Run every benchmark; rows and pictures land in out/bench
 
 # Each in a virtualenv of its own: their pins are not ours. `parley bench peers` looks in out/peers, or in PARLEY_PEERS.
 PARLEY_PEERS ?= out/peers
-peers:  ## Install Flower and NVIDIA FLARE beside Parley, for `parley bench peers`
+peers:  ## Install Flower, NVIDIA FLARE and FATE beside Parley, for `parley bench peers`
 	$(PYTHON) -m venv $(PARLEY_PEERS)/flower
 	$(PARLEY_PEERS)/flower/bin/python -m pip install --disable-pip-version-check --quiet flwr==1.41.0 numpy
 	$(PYTHON) -m venv $(PARLEY_PEERS)/nvflare
 	$(PARLEY_PEERS)/nvflare/bin/python -m pip install --disable-pip-version-check --quiet nvflare==2.9.0
+	$(PYTHON) -m venv $(PARLEY_PEERS)/fate
+	$(PARLEY_PEERS)/fate/bin/python -m pip install --disable-pip-version-check --quiet -r benchmarks/peers/fate.txt
+	$(PARLEY_PEERS)/fate/bin/python -m pip install --disable-pip-version-check --quiet --no-deps pyfate==2.2.0
 
 clean:  ## Remove .venv, generated stubs, caches and results
 	rm -rf $(VENV) contracts build dist *.egg-info out

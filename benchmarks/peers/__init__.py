@@ -5,7 +5,10 @@ averages. All on one machine, every system as its own processes. Every round of 
 system, so that a noisy machine is noisy for all; ratios are medians. The slow workflows, which take seconds for a round
 of any size, are measured once for each size.
 
-Flower and FLARE live in virtualenvs of their own (`make peers`); where one is absent its rows are left out.
+And a vertical logistic regression on scikit-learn's breast cancer data, halves of the columns at two parties, against
+FATE: steps per second of gradient descent with batches of 256.
+
+Flower, FLARE and FATE live in virtualenvs of their own (`make peers`); where one is absent its rows are left out.
 What is and is not like for like is said beside each system in `SYSTEMS` and printed with the rows.
 """
 
@@ -22,10 +25,14 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import yaml
+
 from benchmarks.echo import Hub, Measurement, Transport
 from benchmarks.null_federation import Protection, federation, machine_rows, null_spec
 from benchmarks.rows import row_of
 from parley.client import Federation
+from parley.local import LocalFederation
+from parley.splitting import split_dataset
 
 NAMES = tuple(f"party-{number}" for number in range(4))
 REPEATS = 3
@@ -53,6 +60,9 @@ PEERS = {
     "FLARE simulator": Peer("nvflare", "nvflare_simulator.py", 0, slow=True),
     "Flower SuperLink": Peer("flower", "flower_superlink.py", 1 + len(NAMES), slow=True),
 }
+FATE = Peer("fate", "fate_lr.py", 0, slow=True)
+HALVES = ("guest", "host")
+VERTICAL, VERTICAL_STEPS = "vertical logistic regression", 1000
 SYSTEMS = {
     "Parley, plain": "services as shipped with an averaging algorithm: mTLS, sessions, gates, typed tensors, registry",
     "Parley, pairwise": "the same, and no client's array is seen: twice the bytes up, masks from a stream cipher",
@@ -62,6 +72,7 @@ SYSTEMS = {
     BIDI: "start_server and start_client, FedAvg; no TLS",
     "FLARE simulator": "FLARE's FedAvg job with its client interface; no TLS, one machine only",
     "Flower SuperLink": "SuperLink, SuperNodes and an app with their defaults: a process for each message; no TLS",
+    "FATE": "the regression alone: Paillier encryption, an arbiter that decrypts gradients; no TLS, FATE's launcher",
 }
 
 
@@ -73,11 +84,47 @@ def run(sizes: Sequence[str] = tuple(SIZES), repeats: int = REPEATS) -> list[dic
     """Measure every system that is there and return rows of case, metric, value, unit, baseline and ratio."""
     before = machine_rows()
     there = {name: peer for name, peer in PEERS.items() if _python(peer).exists()}
-    for virtualenv in sorted({peer.virtualenv for name, peer in PEERS.items() if name not in there}):
+    for virtualenv in sorted({peer.virtualenv for peer in (*PEERS.values(), FATE) if not _python(peer).exists()}):
         print(f"{virtualenv} is not in {_folder()}: its rows are left out; `make peers` installs it.")
     for name, likeness in SYSTEMS.items():
         print(f"{name}: {likeness}")
-    return [*before, *speed_rows(_measure(there, sizes, repeats)), *machine_rows()[1:]]
+    figures = _measure(there, sizes, repeats)
+    if sizes and _python(FATE).exists():
+        figures |= _measure_vertical(repeats)
+    return [*before, *speed_rows(figures), *machine_rows()[1:]]
+
+
+def _measure_vertical(repeats: int) -> dict[tuple[str, str], list[float]]:
+    with tempfile.TemporaryDirectory() as folder:
+        scratch, data = Path(folder), Path(folder) / "data"
+        split_dataset("breast_cancer", HALVES, data, standardise=True)
+        tables = {name: {"train": {"path": data / f"{name}.parquet"}} for name in HALVES}
+        local = LocalFederation(scratch, tables, {"train": {"path": data / "labels.parquet"}})
+        with local, local.connect() as client:
+            ours = [_regression(client) for _ in range(repeats)]
+    return {(VERTICAL, "Parley, pairwise"): ours, (VERTICAL, "FATE"): [_figure("FATE", FATE, [])]}
+
+
+def _regression(client: Federation) -> float:
+    settings = {
+        "algorithm": "bambi",
+        "loss": "logistic",
+        "model": {"kind": "identity"},
+        "regularisation": 5e-4,
+        "upper": {"steps": 0},
+        "lower": {"solver": "sgd", "batch": 256, "warmup_steps": VERTICAL_STEPS, "optimiser": {"step": 0.3}},
+    }
+    content = {
+        "name": "regression",
+        "parties": list(HALVES),
+        "split": {"lower": 0.8, "upper": "lower", "test": 0.2},
+        "train": settings,
+        "privacy": {"labels": {"mechanism": "off"}},
+        "checkpoint_every": 0,
+    }
+    metrics = client.start(yaml.safe_dump(content)).result()
+    print(f"{VERTICAL}, Parley, pairwise: {metrics['test accuracy']:.3f} of held-out rows", flush=True)
+    return metrics["rounds"] / metrics["seconds"]
 
 
 def _measure(there: Mapping[str, Peer], sizes: Sequence[str], repeats: int) -> dict[tuple[str, str], list[float]]:
@@ -126,13 +173,17 @@ def _bare(hub: Hub, transport: Transport, size: str) -> float:
 
 def _peer(name: str, peer: Peer, size: str) -> float:
     rounds = SLOW_ROUNDS if peer.slow else ROUNDS[size]
-    command = [str(_python(peer)), str(Path(__file__).with_name(peer.program))]
-    command += ["--bytes", str(SIZES[size]), "--rounds", str(rounds), "--clients", str(len(NAMES))]
+    options = ["--bytes", str(SIZES[size]), "--rounds", str(rounds), "--clients", str(len(NAMES))]
     ports = _free_ports(peer.ports)
     if len(ports) == 1:
-        command += ["--address", f"127.0.0.1:{ports[0]}"]
+        options += ["--address", f"127.0.0.1:{ports[0]}"]
     elif ports:
-        command += ["--ports", *ports]
+        options += ["--ports", *ports]
+    return _figure(name, peer, options)
+
+
+def _figure(name: str, peer: Peer, options: Sequence[str]) -> float:
+    command = [str(_python(peer)), str(Path(__file__).with_name(peer.program)), *options]
     with tempfile.TemporaryDirectory() as scratch:
         done = subprocess.run(command, capture_output=True, text=True, cwd=scratch)
     figures = [line for line in done.stdout.splitlines() if line.startswith('{"rounds_per_second"')]
@@ -177,7 +228,7 @@ def plot(rows: list[dict[str, Any]], path: Path) -> None:
     import matplotlib.pyplot as plt
 
     found = {row["case"]: row["value"] for row in rows if row["baseline"] is None}
-    sizes = [size for size in SIZES if any(case.startswith(f"{size}, ") for case in found)]
+    sizes = [size for size in (*SIZES, VERTICAL) if any(case.startswith(f"{size}, ") for case in found)]
     figure, panels = plt.subplots(1, len(sizes), figsize=(4 * len(sizes), 4), layout="constrained", squeeze=False)
     for axes, size in zip(panels[0], sizes, strict=True):
         names = [name for name in SYSTEMS if f"{size}, {name}" in found]
