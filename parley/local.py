@@ -1,5 +1,6 @@
 """A federation on one machine: real processes, real sockets, certificates of its own."""
 
+import contextlib
 import os
 import random
 import signal
@@ -173,18 +174,12 @@ def _absolute(tables: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, An
 
 def _free_ports(count: int) -> list[int]:
     """Ports that are free now; all are held open until the last is known, so that none is given twice."""
-    held: list[socket.socket] = []
-    try:
+    ports: list[int] = []
+    with contextlib.ExitStack() as held:
         for port in random.sample(PORTS, len(PORTS)):
-            if len(held) == count:
+            if len(ports) == count:
                 break
-            one = socket.socket()
-            held.append(one)
-            try:
-                one.bind(("127.0.0.1", port))
-            except OSError:
-                held.pop().close()
-        return [int(one.getsockname()[1]) for one in held]
-    finally:
-        for one in held:
-            one.close()
+            with contextlib.suppress(OSError):  # taken: another one will do
+                held.enter_context(socket.socket()).bind(("127.0.0.1", port))
+                ports.append(port)
+    return ports

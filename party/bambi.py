@@ -126,8 +126,8 @@ class State(NamedTuple):
     directions: Tensor | None = None
     embedding: Array | None = None
     """s_m of the lower batch, along every trajectory."""
-    ahead: tuple[int, int, Array] | None = None
-    """(k, t) of a lower batch to come, and its s_m."""
+    ahead: tuple[LowerForward, Array] | None = None
+    """A lower round to come, and s_m of its batch."""
     theta: Array | None = None
     upper_embedding: Tensor | None = None
     """s_m of the upper batch, with its graph to x."""
@@ -232,8 +232,11 @@ def _lower_forward(block: Block, state: State, ask: LowerForward) -> tuple[State
         s = _held(state.embedding)  # every Newton step of an upper iteration sees the same batch
         state = state._replace(awaiting=ask)
     else:
-        known = state.ahead is not None and state.ahead[:2] == (ask.k, ask.t)
-        s = _held(state.ahead)[2] if known else _lower_embedding(block, state, ask.k, ask.t)
+        match state.ahead:
+            case (known, s) if known == ask:
+                pass
+            case _:
+                s = _lower_embedding(block, state, ask)
         state = state._replace(embedding=s, ahead=None, factor=None, awaiting=ask)
     if not newton:
         return state, _flat(s @ _held(state.trajectories))
@@ -244,18 +247,18 @@ def _lower_forward(block: Block, state: State, ask: LowerForward) -> tuple[State
     return state, _flat(s[0] @ candidate, *scalars)
 
 
-def foresees(block: Block, state: State) -> bool:
-    """Whether the next round's embedding is known to be needed, and can be made before its instruction comes."""
+def foreseen(block: Block, state: State) -> LowerForward | None:
+    """The next lower round, where its embedding can be made before its instruction comes."""
     ask = state.awaiting
-    return isinstance(ask, LowerForward) and state.ahead is None and block.embeds_next(ask.k, ask.t)
+    if isinstance(ask, LowerForward) and state.ahead is None and block.embeds_next(ask.k, ask.t):
+        return LowerForward(ask.k, ask.t + 1)
+    return None
 
 
 def look_ahead(block: Block, state: State) -> State:
     """Embed the next lower batch while this one's sum is on its way: no outcome of a lower round changes x."""
-    ask = state.awaiting
-    if not isinstance(ask, LowerForward):
-        return state
-    return state._replace(ahead=(ask.k, ask.t + 1, _lower_embedding(block, state, ask.k, ask.t + 1)))
+    ask = foreseen(block, state)
+    return state if ask is None else state._replace(ahead=(ask, _lower_embedding(block, state, ask)))
 
 
 def _begin_iteration(block: Block, state: State, k: int) -> State:
@@ -276,9 +279,9 @@ def lower_batch(block: Block, k: int, t: int) -> np.ndarray:
     return batch(block.seed, "lower", k, t, block.rows.lower, size)
 
 
-def _lower_embedding(block: Block, state: State, k: int, t: int) -> Array:
-    """s_m of lower batch (k, t), along every trajectory."""
-    a = block.features.take(lower_batch(block, k, t), axis=0)
+def _lower_embedding(block: Block, state: State, ask: LowerForward) -> Array:
+    """s_m of the batch of a lower round, along every trajectory."""
+    a = block.features.take(lower_batch(block, ask.k, ask.t), axis=0)
     if block.model.kind == "identity":  # the features themselves, whatever x is
         copies = len(_held(state.trajectories))
         return a[None] if copies == 1 else np.broadcast_to(a, (copies, *a.shape))
@@ -406,7 +409,7 @@ def _factor(block: Block, s: Array, penalty: Array | float) -> Array:
     gram = s.T @ s * (scale[block.settings.loss] / len(s))
     try:
         return np.asarray(cho_factor(gram + 2 * penalty * np.eye(len(gram), dtype=gram.dtype), lower=True)[0])
-    except (np.linalg.LinAlgError, ValueError):  # not positive definite, or not finite
+    except ValueError:  # not positive definite, or not finite
         raise IllConditioned(
             "this party's embedding is too badly scaled to precondition with: standardise the features, raise "
             "train.regularisation, or take dtype float64"

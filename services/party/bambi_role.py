@@ -63,7 +63,7 @@ class BambiRole:
 
     def foresees(self, state: bambi.State) -> bool:
         """Lower rounds follow each other on batches that are known."""
-        return bambi.foresees(self._block, state)
+        return bambi.foreseen(self._block, state) is not None
 
     def look_ahead(self, state: bambi.State) -> bambi.State:
         """Embed the next of them."""

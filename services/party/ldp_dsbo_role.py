@@ -106,10 +106,8 @@ class LdpDsboRole:
             case "agent_steps":
                 if instruction.first != state.agent.step or instruction.last > self._train.iterations:
                     raise MessageInvalid(f"steps {instruction.first} to {instruction.last} are not due now")
-                walk, what = (
-                    self._walk(state.agent, instruction.last),
-                    f"steps {instruction.first} to {instruction.last}",
-                )
+                what = f"steps {instruction.first} to {instruction.last}"
+                walk = self._walk(state.agent, instruction.last)
                 return Plan(replace(state, agent=await in_time(walk, self._place.spec.round_seconds, what)))
             case "checkpoint":
                 return Plan(replace(state, k=instruction.k), checkpoint=instruction.k)

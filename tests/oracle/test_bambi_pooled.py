@@ -77,7 +77,7 @@ def train(problem, blocks, states=None, *, look_ahead=False):
                 states[m] = party_bambi.apply(block, states[m], current.outcome)
             states[m], addend = party_bambi.contribute(block, states[m], current.ask)
             addends.append(addend)
-            if look_ahead and party_bambi.foresees(block, states[m]):
+            if look_ahead and party_bambi.foreseen(block, states[m]) is not None:
                 states[m] = party_bambi.look_ahead(block, states[m])
         try:
             current = generator.send(sum(addends))
