@@ -8,7 +8,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/installed.stamp
 PIP := $(BIN)/python -m pip install --disable-pip-version-check --quiet
 TORCH := $(shell sed -n 's/^torch==//p' constraints.txt)
-SOURCES := pyproject.toml setup.py constraints.txt $(shell find protos -name '*.proto')
+SOURCES := pyproject.toml setup.py src/parley/stubs.py constraints.txt $(shell find protos -name '*.proto')
 
 # One thread for each process: a federation on one machine has as many processes as parties.
 export OMP_NUM_THREADS ?= 1
@@ -47,7 +47,7 @@ check: $(STAMP)  ## Lint, formatting, types, layers and protos
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	PYTHONPATH=. $(BIN)/lint-imports
+	$(BIN)/lint-imports
 	$(BIN)/buf lint protos
 
 # Where no engine runs and no image can be pulled, programs that provide them may stand beside the project.
@@ -76,5 +76,5 @@ peers:  ## Install Flower, NVIDIA FLARE and FATE beside Parley, for `parley benc
 	$(PARLEY_PEERS)/fate/bin/python -m pip install --disable-pip-version-check --quiet --no-deps pyfate==2.2.0
 
 clean:  ## Remove .venv, generated stubs, caches and results
-	rm -rf $(VENV) contracts build dist *.egg-info out
+	rm -rf $(VENV) src/parley/contracts src/*.egg-info build dist out
 	rm -rf .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

@@ -19,9 +19,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from benchmarks.rows import row_of
+from parley.benchmarks.rows import row_of
 from parley.local import LocalFederation
-from privacy.psi_curve import fresh_scalar, hashed, power
+from parley.privacy.psi_curve import fresh_scalar, hashed, power
 
 PARTIES = ("bank", "shop", "telco")
 SIZES = tuple(int(size) for size in os.environ.get("PARLEY_ALIGN_IDS", "10000,100000").split(","))

@@ -25,8 +25,8 @@ from typing import Any, Literal, Self
 import grpc
 import numpy as np
 
-from services.wire.certificates import load_identity, tls_name
-from services.wire.transport import channel_credentials
+from parley.services.wire.certificates import load_identity, tls_name
+from parley.services.wire.transport import channel_credentials
 
 METHOD = "/echo/Exchange"
 OPTIONS = [("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1)]
@@ -65,7 +65,7 @@ class Hub:
     """Folder with one identity for each echo, and `coordinator` for the hub."""
 
     def __enter__(self) -> Self:
-        command = [sys.executable, "-m", "benchmarks.echo"]
+        command = [sys.executable, "-m", "parley.benchmarks.echo"]
         self._echoes = [
             subprocess.Popen([*command, "serve", str(self.certificates / name)], stdout=subprocess.PIPE, text=True)
             for name in self.names

@@ -15,7 +15,7 @@ import numpy as np
 import yaml
 from sklearn.datasets import load_digits
 
-from benchmarks.rows import row_of
+from parley.benchmarks.rows import row_of
 from parley.client import Federation
 from parley.local import LocalFederation
 from parley.splitting import split_dataset

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet
 import yaml
 
-from benchmarks.rows import row_of
+from parley.benchmarks.rows import row_of
 from parley.local import LocalFederation
 
 ROWS, CLASSES, FEATURES = 2048, 10, 4

@@ -14,12 +14,12 @@ from typing import Any
 import numpy as np
 import yaml
 
-from benchmarks.rows import row_of
+from parley.benchmarks.rows import row_of
 from parley.local import LocalFederation
+from parley.privacy.accounting import RecordCounts
+from parley.privacy.label_mechanisms import choose_mechanism
+from parley.privacy.ledger import Budget, Charge, open_ledger
 from parley.splitting import split_dataset
-from privacy.accounting import RecordCounts
-from privacy.label_mechanisms import choose_mechanism
-from privacy.ledger import Budget, Charge, open_ledger
 
 PARTIES = ("bank", "shop", "telco", "grocer")
 STEPS, REPEATS, BATCH, CLASSES = 600, 5, 256, 10

@@ -18,8 +18,8 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.null_federation import Protection, federation, machine_rows, null_spec, processor_seconds
-from benchmarks.rows import row_of
+from parley.benchmarks.null_federation import Protection, federation, machine_rows, null_spec, processor_seconds
+from parley.benchmarks.rows import row_of
 from parley.client import Federation
 from parley.local import LocalFederation
 

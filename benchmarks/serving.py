@@ -16,15 +16,15 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.rows import row_of
+from parley.benchmarks.rows import row_of
 from parley.local import LocalFederation
 from parley.pooled import train_pooled
+from parley.services.coordinator.config import LabelConfig
+from parley.services.coordinator.labels import LabelShelf
+from parley.services.party.config import TableConfig
+from parley.services.party.tables import TableShelf
+from parley.spec.parsing import parse_spec
 from parley.splitting import split_dataset
-from services.coordinator.config import LabelConfig
-from services.coordinator.labels import LabelShelf
-from services.party.config import TableConfig
-from services.party.tables import TableShelf
-from spec.parsing import parse_spec
 
 PARTIES = ("bank", "shop", "telco")
 SINGLES, BATCHES, BATCH = 200, 20, 1000

@@ -24,19 +24,24 @@ from typing import Any
 import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
-import party.bambi as party
-from benchmarks.null_federation import machine_rows
-from benchmarks.rows import row_of
-from contracts.bambi.v1 import bambi_pb2 as pb
+import parley.party.bambi as party
+from parley.benchmarks.null_federation import machine_rows
+from parley.benchmarks.rows import row_of
 from parley.client import Federation
+from parley.contracts.bambi.v1 import bambi_pb2 as pb
 from parley.local import LocalFederation
 from parley.pooled import train_tables
+from parley.privacy.release import OutcomeGate, Plain, SumGate
+from parley.privacy.rounds import Ask, Outcome, Round, RowsForward
+from parley.services.wire.bambi_codec import (
+    decode_contribution,
+    decode_instruction,
+    encode_contribution,
+    encode_instruction,
+)
+from parley.spec.parsing import parse_spec
 from parley.splitting import split_dataset
-from privacy.release import OutcomeGate, Plain, SumGate
-from privacy.rounds import Ask, Outcome, Round, RowsForward
-from services.wire.bambi_codec import decode_contribution, decode_instruction, encode_contribution, encode_instruction
-from spec.parsing import parse_spec
-from tables.loading import Labels, Table, load_labels, load_table
+from parley.tables.loading import Labels, Table, load_labels, load_table
 
 NAMES = ("bank", "shop", "telco")
 TARGET, REPEATS = 0.96, 3

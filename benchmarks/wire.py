@@ -17,10 +17,17 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from benchmarks.counting_proxy import CountingProxy
-from benchmarks.echo import WARM_UP, Hub, Measurement, Transport
-from benchmarks.null_federation import CLASSES, Protection, federation, machine_rows, null_spec, processor_seconds
-from benchmarks.rows import row_of
+from parley.benchmarks.counting_proxy import CountingProxy
+from parley.benchmarks.echo import WARM_UP, Hub, Measurement, Transport
+from parley.benchmarks.null_federation import (
+    CLASSES,
+    Protection,
+    federation,
+    machine_rows,
+    null_spec,
+    processor_seconds,
+)
+from parley.benchmarks.rows import row_of
 from parley.client import Federation
 
 BATCH, REPEATS = 256, 5

@@ -1,16 +1,16 @@
-"""Entity alignment at the coordinator: the leader of `privacy.psi`, with the ids of its label table.
+"""Entity alignment at the coordinator: the leader of `parley.privacy.psi`, with the ids of its label table.
 
 Everything here works on released values and on the coordinator's own ids. What the parties' tables say is added up
-id by id, and only sums that are 0 mean anything; see `privacy.psi` for why.
+id by id, and only sums that are 0 mean anything; see `parley.privacy.psi` for why.
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from privacy.psi import Leader, Points, Tags
-from privacy.psi_curve import POINT_BYTES
-from privacy.psi_table import VALUE_BYTES, slots_for
-from privacy.psi_workers import Workers
+from parley.privacy.psi import Leader, Points, Tags
+from parley.privacy.psi_curve import POINT_BYTES
+from parley.privacy.psi_table import VALUE_BYTES, slots_for
+from parley.privacy.psi_workers import Workers
 
 
 class AnswerUnusable(ValueError):

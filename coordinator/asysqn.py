@@ -25,7 +25,7 @@ from types import MappingProxyType
 import numpy as np
 from numpy.typing import NDArray
 
-from numerics.linear_losses import LinearLoss, predict_sign
+from parley.numerics.linear_losses import LinearLoss, predict_sign
 
 Vector = NDArray[np.float64]
 Rows = NDArray[np.int64]

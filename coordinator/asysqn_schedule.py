@@ -15,11 +15,11 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from coordinator.asysqn import Watch, accuracy, objective, observe
-from coordinator.bambi import Observer, Report
-from numerics.gradient_estimators import Estimator, Rows, batch_rows, needs_reference
-from numerics.linear_losses import LinearLoss
-from privacy.asysqn_rounds import (
+from parley.coordinator.asysqn import Watch, accuracy, objective, observe
+from parley.coordinator.bambi import Observer, Report
+from parley.numerics.gradient_estimators import Estimator, Rows, batch_rows, needs_reference
+from parley.numerics.linear_losses import LinearLoss
+from parley.privacy.asysqn_rounds import (
     AllRows,
     AsysqnRound,
     Batch,
@@ -33,8 +33,8 @@ from privacy.asysqn_rounds import (
     Start,
     ThetaForward,
 )
-from privacy.asysqn_rounds import Report as ReportAsk
-from privacy.rounds import Checkpoint, Finish
+from parley.privacy.asysqn_rounds import Report as ReportAsk
+from parley.privacy.rounds import Checkpoint, Finish
 
 Vector = NDArray[np.float64]
 Rounds = Generator[AsysqnRound, Any, None]

@@ -19,9 +19,9 @@ from typing import Protocol
 
 import numpy as np
 
-from numerics.losses import Loss
-from numerics.streams import batch
-from privacy.rounds import (
+from parley.numerics.losses import Loss
+from parley.numerics.streams import batch
+from parley.privacy.rounds import (
     Array,
     Ask,
     Checkpoint,
@@ -39,8 +39,8 @@ from privacy.rounds import (
     UpperForward,
     Vector,
 )
-from spec.bambi import BambiSpec
-from spec.rows import Rows, RowSets
+from parley.spec.bambi import BambiSpec
+from parley.spec.rows import Rows, RowSets
 
 EVALUATION_ROWS = 4096
 SHORTEST_STEP = 2.0**-12

@@ -21,8 +21,8 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from numerics.participation import participants as draw_participants
-from privacy.fedbio_rounds import MEASURE_UNIT, SurvivorsSum
+from parley.numerics.participation import participants as draw_participants
+from parley.privacy.fedbio_rounds import MEASURE_UNIT, SurvivorsSum
 
 Vector = NDArray[np.float64]
 Answer = Vector | SurvivorsSum

@@ -20,10 +20,10 @@ from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from dashboard.access import CSRF_HEADER, SESSION_SECONDS, Access, is_same_origin
-from dashboard.card import STYLE_HASH, card_html, make_card
-from dashboard.crossings import crossings
-from dashboard.views import Desk, Refused
+from parley.dashboard.access import CSRF_HEADER, SESSION_SECONDS, Access, is_same_origin
+from parley.dashboard.card import STYLE_HASH, card_html, make_card
+from parley.dashboard.crossings import crossings
+from parley.dashboard.views import Desk, Refused
 
 STATIC = Path(__file__).parent / "static"
 PUBLIC = frozenset({"/login", "/static/style.css", "/static/icon.svg"})

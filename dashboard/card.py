@@ -13,8 +13,8 @@ from typing import Any
 import jinja2
 import yaml
 
-from dashboard.crossings import crossings
-from dashboard.views import EventView, LedgerView, PartyView, RunView
+from parley.dashboard.crossings import crossings
+from parley.dashboard.views import EventView, LedgerView, PartyView, RunView
 
 TEMPLATES = Path(__file__).parent / "templates"
 TOTALS = ("rounds", "bytes", "label releases", "seconds")

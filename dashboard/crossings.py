@@ -2,9 +2,9 @@
 
 from collections.abc import Sequence
 
-from dashboard.views import CrossingView
-from privacy.manifest import MANIFEST, Entry
-from spec.parsing import parse_spec
+from parley.dashboard.views import CrossingView
+from parley.privacy.manifest import MANIFEST, Entry
+from parley.spec.parsing import parse_spec
 
 _ALGORITHMS = frozenset({"bambi", "fedbio", "asysqn", "decentralised"})
 _PACKAGES = {"hgp": "decentralised", "ldp_dsbo": "decentralised"}

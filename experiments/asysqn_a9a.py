@@ -15,8 +15,8 @@ from typing import Any
 
 import numpy as np
 
-from experiments.asysqn_federation import A9a, Trace, federation, load, pooled_accuracy, spec, train
 from parley.client import Federation
+from parley.experiments.asysqn_federation import A9a, Trace, federation, load, pooled_accuracy, spec, train
 
 NAMES = {1e-3: "1e-3", 1e-4: "1e-4"}
 TARGETS = tuple(NAMES)

@@ -14,8 +14,8 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from experiments.asysqn_federation import A9a, Trace, federation, load, spec, train
 from parley.client import Federation
+from parley.experiments.asysqn_federation import A9a, Trace, federation, load, spec, train
 
 SPEEDS = (0.4, 0.3)
 TARGET = 1e-3

@@ -31,8 +31,8 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.cluster import KMeans
 
-from numerics.losses import ForwardCorrectedBits, Loss, Softmax
-from privacy.label_mechanisms import (
+from parley.numerics.losses import ForwardCorrectedBits, Loss, Softmax
+from parley.privacy.label_mechanisms import (
     Kind,
     LabelMechanism,
     LaplaceRows,
@@ -41,8 +41,8 @@ from privacy.label_mechanisms import (
     UnaryLabels,
     choose_mechanism,
 )
-from privacy.label_vault import LabelPolicy, LabelVault
-from privacy.noise import GRID, KeyedNoise
+from parley.privacy.label_vault import LabelPolicy, LabelVault
+from parley.privacy.noise import GRID, KeyedNoise
 
 Array = NDArray[Any]
 Labels = NDArray[np.int64]

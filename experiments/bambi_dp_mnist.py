@@ -18,7 +18,7 @@ The paper's figures stand beside ours; its total is what it claims.
 from pathlib import Path
 from typing import Any
 
-from experiments.bambi_mnist import implicit, mnist_federation, trained, zeroth_order
+from parley.experiments.bambi_mnist import implicit, mnist_federation, trained, zeroth_order
 
 Row = dict[str, Any]
 

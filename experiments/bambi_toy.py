@@ -27,13 +27,13 @@ from numpy.typing import NDArray
 from sklearn.datasets import load_breast_cancer
 from torch import Tensor
 
-from experiments.in_process import InProcess, federate, train
-from numerics.optimisers import schedule
-from numerics.streams import stream
+from parley.experiments.in_process import InProcess, federate, train
 from parley.local import LocalFederation
-from services.party.checkpoints import Store
-from spec.bambi import BambiSpec
-from spec.rows import RowSets
+from parley.numerics.optimisers import schedule
+from parley.numerics.streams import stream
+from parley.services.party.checkpoints import Store
+from parley.spec.bambi import BambiSpec
+from parley.spec.rows import RowSets
 
 Array = NDArray[Any]
 Row = dict[str, Any]

@@ -18,13 +18,13 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.metrics import roc_auc_score
 
-from coordinator import fedbio as coordinator
-from experiments.fedbio_simulation import simulate
-from experiments.horizontal_baselines import NestSettings, fedavg, fednest
-from numerics.storm import Schedule, Vector
-from numerics.streams import stream
-from party import fedbio as party
-from party.bilevel_objectives import DataCleaning, Rows
+from parley.coordinator import fedbio as coordinator
+from parley.experiments.fedbio_simulation import simulate
+from parley.experiments.horizontal_baselines import NestSettings, fedavg, fednest
+from parley.numerics.storm import Schedule, Vector
+from parley.numerics.streams import stream
+from parley.party import fedbio as party
+from parley.party.bilevel_objectives import DataCleaning, Rows
 
 PARTIES, TRAINING_ROWS, VALIDATION_ROWS, CLASSES = 10, 4500, 50, 10
 ROUNDS, LOCAL_STEPS, SEED = 300, 5, 0
@@ -172,7 +172,7 @@ def run(quick: bool, data: Path | None = None) -> list[dict[str, object]]:
 
 def _by_processes(parts: Sequence[Client], digits: Digits, rho: float) -> list[dict[str, object]]:
     """The same run by ten party services and a coordinator over gRPC, sums under pairwise masks."""
-    from experiments.fedbio_federation import clean_by_processes
+    from parley.experiments.fedbio_federation import clean_by_processes
 
     with TemporaryDirectory() as folder:
         cleaned, metrics = clean_by_processes(parts, digits, Path(folder))

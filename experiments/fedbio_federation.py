@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import yaml
 
-from experiments.fedbio_cleaning import CLASSES, PARTIES, ROUNDS, SEED, Cleaned, Client, Digits
+from parley.experiments.fedbio_cleaning import CLASSES, PARTIES, ROUNDS, SEED, Cleaned, Client, Digits
 from parley.local import LocalFederation
 
 

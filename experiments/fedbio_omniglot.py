@@ -20,13 +20,13 @@ import numpy as np
 import yaml
 from numpy.typing import NDArray
 
-from numerics.few_shot import sample_task
-from numerics.storm import Vector
-from numerics.streams import stream
 from parley.client import Federation
 from parley.local import LocalFederation
-from party.hyper_representation import HyperRepresentation, load_omniglot
-from services.party.checkpoints import Store
+from parley.numerics.few_shot import sample_task
+from parley.numerics.storm import Vector
+from parley.numerics.streams import stream
+from parley.party.hyper_representation import HyperRepresentation, load_omniglot
+from parley.services.party.checkpoints import Store
 
 PARTIES = ("london", "cairo", "delhi", "kyoto", "lima")
 BACKGROUND = 964

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from coordinator import fedbio as coordinator
-from numerics.storm import Vector
-from party import fedbio as party
+from parley.coordinator import fedbio as coordinator
+from parley.numerics.storm import Vector
+from parley.party import fedbio as party
 
 
 @dataclass(frozen=True, slots=True)

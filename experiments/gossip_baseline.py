@@ -17,9 +17,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from numerics.streams import batch, stream
-from party.ldp_dsbo import Agent
-from party.ldp_objectives import Bounds, Records, directions
+from parley.numerics.streams import batch, stream
+from parley.party.ldp_dsbo import Agent
+from parley.party.ldp_objectives import Bounds, Records, directions
 
 Array = NDArray[np.float64]
 

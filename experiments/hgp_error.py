@@ -12,11 +12,11 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from experiments.synthetic_clients import synthetic_clients
-from numerics.bilevel_costs import BilevelCost, regularised_logistic
-from numerics.networks import NetworkKind, NetworkPlan
+from parley.experiments.synthetic_clients import synthetic_clients
+from parley.numerics.bilevel_costs import BilevelCost, regularised_logistic
+from parley.numerics.networks import NetworkKind, NetworkPlan
+from parley.party.hgp import Form, Hgp
 from parley.simulator import Mixing, hyper_gradients
-from party.hgp import Form, Hgp
 
 Row = dict[str, Any]
 Vector = NDArray[np.float64]

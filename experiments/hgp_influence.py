@@ -16,11 +16,11 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.metrics import f1_score
 
-from experiments.synthetic_clients import Client, synthetic_clients
-from numerics.bilevel_costs import weighted_samples
-from numerics.networks import NetworkKind, NetworkPlan
+from parley.experiments.synthetic_clients import Client, synthetic_clients
+from parley.numerics.bilevel_costs import weighted_samples
+from parley.numerics.networks import NetworkKind, NetworkPlan
+from parley.party.hgp import Form, Hgp, Training
 from parley.simulator import Mixing, hyper_gradients, train
-from party.hgp import Form, Hgp, Training
 
 Row = dict[str, Any]
 Vector = NDArray[np.float64]

@@ -23,12 +23,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from numerics.bilevel_costs import BilevelCost, Predictor, class_mask, mixture
-from numerics.networks import NetworkKind, NetworkPlan
-from numerics.push_sum import estimate
-from numerics.streams import stream
+from parley.numerics.bilevel_costs import BilevelCost, Predictor, class_mask, mixture
+from parley.numerics.networks import NetworkKind, NetworkPlan
+from parley.numerics.push_sum import estimate
+from parley.numerics.streams import stream
+from parley.party.hgp import Form, Hgp, Training, begin_training, train_step
 from parley.simulator import Mixing, hyper_gradients, train
-from party.hgp import Form, Hgp, Training, begin_training, train_step
 
 Row = dict[str, Any]
 Matrix = NDArray[np.float32]

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from numerics.storm import Vector
-from party.bilevel_objectives import BilevelObjective
-from party.fedbio import Randomness
+from parley.numerics.storm import Vector
+from parley.party.bilevel_objectives import BilevelObjective
+from parley.party.fedbio import Randomness
 
 
 @dataclass(frozen=True, slots=True)

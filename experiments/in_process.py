@@ -12,15 +12,15 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-import coordinator.bambi as coordinator
-import party.bambi as party
-from numerics.losses import Logistic, Loss, Softmax, Squared
-from party.models import build_model
-from privacy.label_mechanisms import Kind, Schedule
-from privacy.label_vault import LabelPolicy, LabelVault
-from privacy.noise import KeyedNoise
-from spec.bambi import BambiSpec
-from spec.rows import RowSets
+import parley.coordinator.bambi as coordinator
+import parley.party.bambi as party
+from parley.numerics.losses import Logistic, Loss, Softmax, Squared
+from parley.party.models import build_model
+from parley.privacy.label_mechanisms import Kind, Schedule
+from parley.privacy.label_vault import LabelPolicy, LabelVault
+from parley.privacy.noise import KeyedNoise
+from parley.spec.bambi import BambiSpec
+from parley.spec.rows import RowSets
 
 Array = NDArray[Any]
 Rows = NDArray[np.int64]

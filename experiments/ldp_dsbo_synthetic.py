@@ -16,15 +16,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from experiments.decentralised_baselines import MaDsbo, run_ma_dsbo
-from experiments.gossip_baseline import Gbdsbo, run_gbdsbo
-from numerics.networks import NetworkKind, NetworkPlan, gossip_weights, links
-from numerics.streams import stream
+from parley.experiments.decentralised_baselines import MaDsbo, run_ma_dsbo
+from parley.experiments.gossip_baseline import Gbdsbo, run_gbdsbo
+from parley.numerics.networks import NetworkKind, NetworkPlan, gossip_weights, links
+from parley.numerics.streams import stream
+from parley.party.ldp_dsbo import Agent, LdpDsbo, privacy_plan
+from parley.party.ldp_objectives import Bounds, admit
+from parley.privacy.ldp_accounting import Decay, Guarantee, Schedules, guarantee, laplace_scales
+from parley.privacy.noise import KeyedNoise
 from parley.simulator import Federation, run_ldp_dsbo
-from party.ldp_dsbo import Agent, LdpDsbo, privacy_plan
-from party.ldp_objectives import Bounds, admit
-from privacy.ldp_accounting import Decay, Guarantee, Schedules, guarantee, laplace_scales
-from privacy.noise import KeyedNoise
 
 Matrix = NDArray[np.float64]
 Row = dict[str, Any]

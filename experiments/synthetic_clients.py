@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from numerics.streams import stream
+from parley.numerics.streams import stream
 
 
 @dataclass(frozen=True)

@@ -32,7 +32,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.sparse import csr_array, issparse
 
-from numerics.streams import batch
+from parley.numerics.streams import batch
 
 Vector = NDArray[np.float64]
 Rows = NDArray[np.int64]

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from scipy.sparse import csr_array
 from scipy.sparse.csgraph import connected_components
 
-from numerics.streams import stream
+from parley.numerics.streams import stream
 
 Links = NDArray[np.bool_]
 Weights = NDArray[np.float64]

@@ -1,6 +1,6 @@
 """Which parties take part in a round: drawn from the run's seed, so that every role derives the same answer."""
 
-from numerics.streams import batch
+from parley.numerics.streams import batch
 
 
 def participants(seed: int, k: int, parties: int, sampled: int | None) -> tuple[int, ...]:

@@ -19,7 +19,7 @@ one aggregation over the batch (every party answers with `partial_theta`); `upda
 Snapshots of SVRG. Synchronous: all parties count the same steps, so all are due at once; the coordinator
 holds the round (the barrier), and one aggregation at one w serves everybody. Asynchronous: each party is due
 after its own `snapshot_every` updates, asks for θ over all rows as for any batch, and nobody waits. The sum
-then mixes slightly different moments, which is sound: see `numerics.gradient_estimators`.
+then mixes slightly different moments, which is sound: see `parley.numerics.gradient_estimators`.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from enum import StrEnum
 import numpy as np
 from numpy.typing import NDArray
 
-from numerics.gradient_estimators import (
+from parley.numerics.gradient_estimators import (
     Estimator,
     Features,
     Reference,
@@ -43,10 +43,10 @@ from numerics.gradient_estimators import (
     reference_at,
     replace_entries,
 )
-from numerics.gradient_estimators import ScalingWarning as ScalingWarning
-from numerics.gradient_estimators import check_scaling as check_scaling
-from numerics.lbfgs import Curvature, Damping, Pair, direction, remember
-from numerics.linear_losses import Slopes
+from parley.numerics.gradient_estimators import ScalingWarning as ScalingWarning
+from parley.numerics.gradient_estimators import check_scaling as check_scaling
+from parley.numerics.lbfgs import Curvature, Damping, Pair, direction, remember
+from parley.numerics.linear_losses import Slopes
 
 Vector = NDArray[np.float64]
 
@@ -135,7 +135,7 @@ class PartyData:
     party: str
     """The party's name in the roster: it names the party's batches."""
     features: Features
-    """Its own columns, (n, d_ℓ), from `numerics.gradient_estimators.as_features`."""
+    """Its own columns, (n, d_ℓ), from `parley.numerics.gradient_estimators.as_features`."""
 
 
 @dataclass(frozen=True)

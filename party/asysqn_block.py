@@ -12,10 +12,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from numerics.gradient_estimators import Features, Rows, batch_rows
-from numerics.linear_losses import LinearLoss, slopes_at, slopes_from_derivative
-from party import asysqn
-from privacy.asysqn_rounds import AllRows, Batch, Derivative, Look, Outcome, RowsName
+from parley.numerics.gradient_estimators import Features, Rows, batch_rows
+from parley.numerics.linear_losses import LinearLoss, slopes_at, slopes_from_derivative
+from parley.party import asysqn
+from parley.privacy.asysqn_rounds import AllRows, Batch, Derivative, Look, Outcome, RowsName
 
 Vector = NDArray[np.float64]
 

@@ -27,10 +27,10 @@ import torch
 from scipy.linalg import cho_factor, cho_solve
 from torch import Tensor
 
-from numerics.optimisers import Moments, descend, schedule
-from numerics.streams import batch, directions, stream
-from party.models import EmbeddingModel
-from privacy.rounds import (
+from parley.numerics.optimisers import Moments, descend, schedule
+from parley.numerics.streams import batch, directions, stream
+from parley.party.models import EmbeddingModel
+from parley.privacy.rounds import (
     Array,
     Ask,
     Coefficients,
@@ -44,8 +44,8 @@ from privacy.rounds import (
     UpperForward,
     Vector,
 )
-from spec.bambi import BambiSpec
-from spec.rows import RowSets
+from parley.spec.bambi import BambiSpec
+from parley.spec.rows import RowSets
 
 Held = TypeVar("Held")
 

@@ -19,8 +19,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
 
-from numerics.storm import Vector
-from privacy.fedbio_rounds import MEASURE_UNIT
+from parley.numerics.storm import Vector
+from parley.privacy.fedbio_rounds import MEASURE_UNIT
 
 Rows = NDArray[np.int64]
 

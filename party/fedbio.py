@@ -22,10 +22,10 @@ from typing import Literal, Protocol
 
 import numpy as np
 
-from numerics.neumann import neumann_product, project_ball, residual
-from numerics.storm import Schedule, Vector, storm
-from numerics.streams import batch
-from party.bilevel_objectives import BilevelObjective, Rows
+from parley.numerics.neumann import neumann_product, project_ball, residual
+from parley.numerics.storm import Schedule, Vector, storm
+from parley.numerics.streams import batch
+from parley.party.bilevel_objectives import BilevelObjective, Rows
 
 Phase = Literal["variables", "momenta", "evaluate", "conclude"]
 BlockName = Literal["x", "y", "u"]

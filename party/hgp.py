@@ -30,7 +30,7 @@ from enum import StrEnum
 
 import numpy as np
 
-from numerics.bilevel_costs import (
+from parley.numerics.bilevel_costs import (
     BilevelCost,
     Rows,
     Vector,
@@ -40,8 +40,8 @@ from numerics.bilevel_costs import (
     jacobian_product,
     outer_gradients,
 )
-from numerics.push_sum import Mass, estimate, gather, initial_mass, split
-from numerics.streams import batch
+from parley.numerics.push_sum import Mass, estimate, gather, initial_mass, split
+from parley.numerics.streams import batch
 
 Portions = Mapping[int, Mass]
 """By receiver when they leave, by sender when they arrive."""

@@ -18,9 +18,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
 
-from numerics.few_shot import Task
-from numerics.storm import Vector
-from party.bilevel_objectives import AutogradObjective, InvalidData, Measures
+from parley.numerics.few_shot import Task
+from parley.numerics.storm import Vector
+from parley.party.bilevel_objectives import AutogradObjective, InvalidData, Measures
 
 
 def load_omniglot(path: Path) -> NDArray[np.uint8]:

@@ -19,8 +19,8 @@ own update uses its own state without noise.
 differs from the paper:
 - updates are Jacobi style: u_t uses y_t and z_t, as the sensitivity analysis assumes.
 - x, y and z are projected to boxes after every update; e^λ overflows otherwise, and no bound would hold.
-- per-record terms are clipped, or bounded by how they are made, and rows normalised (party.ldp_objectives,
-  party.ldp_meta); the paper only assumes its constants.
+- per-record terms are clipped, or bounded by how they are made, and rows normalised (parley.party.ldp_objectives,
+  parley.party.ldp_meta); the paper only assumes its constants.
 - `minibatch` is a different oracle with a different, growing ε; the paper's experiments use it, its theorem does not.
 """
 
@@ -30,14 +30,14 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from numerics.streams import batch
-from party import ldp_meta, ldp_objectives
-from party.ldp_meta import MetaBounds, MetaRecords
-from party.ldp_objectives import Bounds, Directions, Records
-from privacy.ldp_accounting import LdpPlan, Oracle, Recursion, Schedules
-from privacy.ldp_states import NoisedState as NoisedState
-from privacy.ldp_states import StateDraft as StateDraft
-from privacy.ldp_states import noise_draft as noise_draft
+from parley.numerics.streams import batch
+from parley.party import ldp_meta, ldp_objectives
+from parley.party.ldp_meta import MetaBounds, MetaRecords
+from parley.party.ldp_objectives import Bounds, Directions, Records
+from parley.privacy.ldp_accounting import LdpPlan, Oracle, Recursion, Schedules
+from parley.privacy.ldp_states import NoisedState as NoisedState
+from parley.privacy.ldp_states import StateDraft as StateDraft
+from parley.privacy.ldp_states import noise_draft as noise_draft
 
 Vector = NDArray[np.float64]
 

@@ -21,9 +21,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from numerics.streams import stream
-from party.ldp_objectives import Directions, InvalidBounds, normalise_rows
-from privacy.ldp_accounting import Recursion
+from parley.numerics.streams import stream
+from parley.party.ldp_objectives import Directions, InvalidBounds, normalise_rows
+from parley.privacy.ldp_accounting import Recursion
 
 Vector = NDArray[np.float64]
 

@@ -12,7 +12,7 @@ sizes need the sum).
 The bounds are enforced, not assumed: rows are clipped coordinate-wise and scaled to an L1 norm when the party loads
 them (`admit`), every per-record gradient is clipped coordinate-wise (which, unlike scaling by the norm, is
 1-Lipschitz in L1), and the variables are projected to boxes. `recursion` turns the bounds into the sensitivity
-recursion that privacy.ldp_accounting iterates.
+recursion that parley.privacy.ldp_accounting iterates.
 """
 
 import math
@@ -22,7 +22,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from privacy.ldp_accounting import Recursion
+from parley.privacy.ldp_accounting import Recursion
 
 Vector = NDArray[np.float64]
 

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 from scipy.special import expit
 
-from numerics.storm import Vector
-from party.bilevel_objectives import Rows, suspects
+from parley.numerics.storm import Vector
+from parley.party.bilevel_objectives import Rows, suspects
 
 COLUMNS = ("rank", "id", "weight", "label", "model says")
 

@@ -27,7 +27,7 @@ from typing import Any, ClassVar, Generic, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from privacy.noise import GRID
+from parley.privacy.noise import GRID
 
 
 class UnknownEvent(ValueError):

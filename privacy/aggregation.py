@@ -6,15 +6,15 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from privacy.dropout import Disclosure, RoundKeys, unmask
-from privacy.pairwise import PairwiseMasker, sum_masked
-from privacy.release import Addend, TreeSum, bitmap
-from privacy.ring import Ring
-from privacy.rounds import Vector
-from privacy.tree_search import collusion_resistant_trees
-from privacy.trees import TreePair
-from privacy.two_tree import PartialSum, SumOpener, TreeNumber
-from spec.protection import AggregationSpec
+from parley.privacy.dropout import Disclosure, RoundKeys, unmask
+from parley.privacy.pairwise import PairwiseMasker, sum_masked
+from parley.privacy.release import Addend, TreeSum, bitmap
+from parley.privacy.ring import Ring
+from parley.privacy.rounds import Vector
+from parley.privacy.tree_search import collusion_resistant_trees
+from parley.privacy.trees import TreePair
+from parley.privacy.two_tree import PartialSum, SumOpener, TreeNumber
+from parley.spec.protection import AggregationSpec
 
 SUM_BLOCK = 1 << 15
 """Values that are summed at a time: those of all parties stay in a processor's cache."""

@@ -6,7 +6,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from privacy.rounds import Checkpoint, Finish
+from parley.privacy.rounds import Checkpoint, Finish
 
 Vector = NDArray[np.floating[Any]]
 

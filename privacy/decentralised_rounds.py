@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from numerics.networks import NetworkKind, NetworkPlan
-from privacy.rounds import Checkpoint, Finish
-from spec.decentralised import NetworkSpec
+from parley.numerics.networks import NetworkKind, NetworkPlan
+from parley.privacy.rounds import Checkpoint, Finish
+from parley.spec.decentralised import NetworkSpec
 
 Phase = Literal["train", "hyper_gradient", "agent_steps", "evaluate", "checkpoint", "finish"]
 MEASURE_UNIT = 1024

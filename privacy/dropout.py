@@ -24,12 +24,12 @@ from dataclasses import dataclass, field
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
-from privacy.mask_stream import KEY_BYTES, MaskStream
-from privacy.pairwise import SMALLEST_SUM, NotAParticipant, PairwiseMasker
-from privacy.ring import Ring, RingArray
-from privacy.session_keys import SessionKey, pair_secret
-from privacy.shamir import SHARE_BYTES, Share, SharesInconsistent, ThresholdImpossible, combine, split
-from privacy.trees import TooFewParties
+from parley.privacy.mask_stream import KEY_BYTES, MaskStream
+from parley.privacy.pairwise import SMALLEST_SUM, NotAParticipant, PairwiseMasker
+from parley.privacy.ring import Ring, RingArray
+from parley.privacy.session_keys import SessionKey, pair_secret
+from parley.privacy.shamir import SHARE_BYTES, Share, SharesInconsistent, ThresholdImpossible, combine, split
+from parley.privacy.trees import TooFewParties
 
 _NONCE_BYTES, _TAG_BYTES = 12, 16
 SEALED_BYTES = _NONCE_BYTES + 2 * SHARE_BYTES + _TAG_BYTES

@@ -6,7 +6,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from privacy.recovery import RecoveryStep
+from parley.privacy.recovery import RecoveryStep
 
 MEASURE_UNIT = 1024
 """Rows in the unit of the measures that parties add up: sums of many rows fit the ring."""

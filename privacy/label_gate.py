@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from numerics.losses import Loss
-from privacy.accounting import RecordCounts
-from privacy.label_vault import LabelVault
-from privacy.ledger import BudgetExhausted, Charge, Ledger
+from parley.numerics.losses import Loss
+from parley.privacy.accounting import RecordCounts
+from parley.privacy.label_vault import LabelVault
+from parley.privacy.ledger import BudgetExhausted, Charge, Ledger
 
 Rows = NDArray[np.int64]
 

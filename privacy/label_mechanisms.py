@@ -24,7 +24,7 @@ from typing import Any, ClassVar, Literal, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from numerics.losses import (
+from parley.numerics.losses import (
     ForwardCorrectedBits,
     ForwardCorrectedLogistic,
     ForwardCorrectedSoftmax,
@@ -32,8 +32,8 @@ from numerics.losses import (
     Loss,
     one_hot,
 )
-from privacy.accounting import LaplaceLabels, RandomisedResponse, Release, UnaryEncoding, Unprotected
-from privacy.noise import (
+from parley.privacy.accounting import LaplaceLabels, RandomisedResponse, Release, UnaryEncoding, Unprotected
+from parley.privacy.noise import (
     GRID,
     WORD_RANGE,
     GridLaplace,

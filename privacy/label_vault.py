@@ -12,9 +12,9 @@ from typing import Any, NoReturn
 import numpy as np
 from numpy.typing import NDArray
 
-from numerics.losses import Logistic, Loss, Softmax, Squared
-from privacy.accounting import Release, Unprotected
-from privacy.label_mechanisms import (
+from parley.numerics.losses import Logistic, Loss, Softmax, Squared
+from parley.privacy.accounting import Release, Unprotected
+from parley.privacy.label_mechanisms import (
     ONCE,
     Kind,
     LabelMechanism,
@@ -23,7 +23,7 @@ from privacy.label_mechanisms import (
     UnknownLabelMechanism,
     choose_mechanism,
 )
-from privacy.noise import KeyedNoise
+from parley.privacy.noise import KeyedNoise
 
 Array = NDArray[Any]
 

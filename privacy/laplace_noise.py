@@ -21,7 +21,7 @@ from functools import cache
 import numpy as np
 from numpy.typing import NDArray
 
-from privacy.noise import KeyedNoise
+from parley.privacy.noise import KeyedNoise
 
 GRID_BITS = 40
 """The grid is at least this many binary digits finer than the scale of the noise."""

@@ -5,9 +5,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from privacy.laplace_noise import add_laplace
-from privacy.ldp_accounting import Schedules
-from privacy.noise import KeyedNoise
+from parley.privacy.laplace_noise import add_laplace
+from parley.privacy.ldp_accounting import Schedules
+from parley.privacy.noise import KeyedNoise
 
 Vector = NDArray[np.float64]
 

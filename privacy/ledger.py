@@ -31,7 +31,7 @@ import numpy as np
 import sqlalchemy as sa
 from numpy.typing import NDArray
 
-from privacy.accounting import (
+from parley.privacy.accounting import (
     Composed,
     Event,
     RecordCounts,

@@ -13,7 +13,7 @@ import os
 import numpy as np
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 
-from privacy.ring import Ring, RingArray
+from parley.privacy.ring import Ring, RingArray
 
 KEY_BYTES = 32
 ROUND_LIMIT = 1 << 64

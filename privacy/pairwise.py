@@ -3,7 +3,7 @@
 After Bonawitz et al., Practical secure aggregation for privacy-preserving machine learning, CCS 2017, section 4:
     y_u = enc(x_u) + Σ_{v>u} PRG(s_uv) − Σ_{v<u} PRG(s_uv)  [+ PRG(b_u)]
 over the round's participants, in the ring. Any number of colluders short of all but two learn only the sum of the
-others. The self mask b_u is added where dropout recovery is on (`privacy.dropout`).
+others. The self mask b_u is added where dropout recovery is on (`parley.privacy.dropout`).
 
 symbol · code · held by
   u, v   · index of a party
@@ -14,9 +14,9 @@ symbol · code · held by
 
 from collections.abc import Iterable, Mapping
 
-from privacy.mask_stream import MaskStream
-from privacy.ring import Ring, RingArray
-from privacy.trees import TooFewParties
+from parley.privacy.mask_stream import MaskStream
+from parley.privacy.ring import Ring, RingArray
+from parley.privacy.trees import TooFewParties
 
 SMALLEST_SUM = 2
 """Below two parties a sum is a value."""

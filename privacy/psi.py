@@ -34,7 +34,7 @@ This rests on decisional Diffie–Hellman in Curve25519 and on hashes as random 
 random point, also for an x that they know. Two sums agree by accident with a chance of |X_0| / 2^128.
 
 Whoever does not follow the protocol can ask about ids that they do not have; no protocol of this kind prevents that. A
-party's policy bounds it (`services.party.config.AlignmentPolicy`).
+party's policy bounds it (`parley.services.party.config.AlignmentPolicy`).
 """
 
 import hashlib
@@ -48,8 +48,8 @@ from cryptography.hazmat.primitives.ciphers import Cipher, algorithms
 from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
 from numpy.typing import NDArray
 
-from privacy.psi_curve import POINT_BYTES, fresh_blinding, fresh_scalar
-from privacy.psi_table import (
+from parley.privacy.psi_curve import POINT_BYTES, fresh_blinding, fresh_scalar
+from parley.privacy.psi_table import (
     PAD,
     SALT_BYTES,
     TAG,
@@ -62,7 +62,7 @@ from privacy.psi_table import (
     slots_for,
     words_of,
 )
-from privacy.psi_workers import Workers
+from parley.privacy.psi_workers import Workers
 
 SHARE_BYTES = 32
 

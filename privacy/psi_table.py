@@ -22,7 +22,7 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-from privacy.psi_curve import POINT_BYTES
+from parley.privacy.psi_curve import POINT_BYTES
 
 Words = NDArray[np.uint64]
 Indices = NDArray[np.intp]

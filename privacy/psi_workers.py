@@ -12,7 +12,7 @@ from multiprocessing import get_context
 from types import TracebackType
 from typing import Self
 
-from privacy.psi_curve import POINT_BYTES, hashed_power, power
+from parley.privacy.psi_curve import POINT_BYTES, hashed_power, power
 
 BATCH = 1024
 """Points of one piece of work: about 50 ms."""

@@ -14,12 +14,12 @@ round trip of the coordinator with the participants:
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from privacy.dropout import Disclosure, RoundKeys, SelfMask, ShareKeeper, round_masker, seal_shares
-from privacy.pairwise import NotAParticipant, RoundReused
-from privacy.ring import Ring, RingArray
-from privacy.rounds import Vector
-from privacy.session_keys import KeyRejected
-from privacy.trees import TooFewParties
+from parley.privacy.dropout import Disclosure, RoundKeys, SelfMask, ShareKeeper, round_masker, seal_shares
+from parley.privacy.pairwise import NotAParticipant, RoundReused
+from parley.privacy.ring import Ring, RingArray
+from parley.privacy.rounds import Vector
+from parley.privacy.session_keys import KeyRejected
+from parley.privacy.trees import TooFewParties
 
 
 class StepUnexpected(ValueError):

@@ -12,15 +12,15 @@ from typing import Any, Generic, Literal, Protocol, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from numerics.push_sum import Mass, RunningTotal
-from privacy.accounting import PureRelease, RecordCounts, Unprotected
-from privacy.laplace_noise import rounding_loss
-from privacy.ldp_accounting import LdpPlan, losses
-from privacy.ldp_states import NoisedState, StateDraft, noise_draft
-from privacy.ledger import Budget, BudgetExhausted, Charge, Ledger
-from privacy.noise import KeyedNoise
-from privacy.psi import HiddenTable, Points, SealedShares, ShuffleShare, Tags
-from privacy.recovery import (
+from parley.numerics.push_sum import Mass, RunningTotal
+from parley.privacy.accounting import PureRelease, RecordCounts, Unprotected
+from parley.privacy.laplace_noise import rounding_loss
+from parley.privacy.ldp_accounting import LdpPlan, losses
+from parley.privacy.ldp_states import NoisedState, StateDraft, noise_draft
+from parley.privacy.ledger import Budget, BudgetExhausted, Charge, Ledger
+from parley.privacy.noise import KeyedNoise
+from parley.privacy.psi import HiddenTable, Points, SealedShares, ShuffleShare, Tags
+from parley.privacy.recovery import (
     AskDisclosure,
     AskShares,
     AskValues,
@@ -30,10 +30,10 @@ from privacy.recovery import (
     Settlement,
     ShareBundle,
 )
-from privacy.ring import Ring
-from privacy.rounds import Vector
-from privacy.trees import TreePair
-from privacy.two_tree import PartialSum, TreeNumber, TwoTreeNode
+from parley.privacy.ring import Ring
+from parley.privacy.rounds import Vector
+from parley.privacy.trees import TreePair
+from parley.privacy.two_tree import PartialSum, TreeNumber, TwoTreeNode
 
 Array = NDArray[Any]
 Content = TypeVar("Content", covariant=True)
@@ -240,7 +240,9 @@ class AlignmentGate:
     def release(self, draft: AlignmentDraft) -> Release[AlignmentDraft]:
         """Let one message of the protocol pass."""
         if not isinstance(draft, (Points, HiddenTable, Tags, ShuffleShare, SealedShares)):
-            raise TypeError(f"a {type(draft).__name__} is not hidden: only drafts of privacy.psi leave in an alignment")
+            raise TypeError(
+                f"a {type(draft).__name__} is not hidden: only drafts of parley.privacy.psi leave in an alignment"
+            )
         if not self._recorded:
             self._record()
             self._recorded = True

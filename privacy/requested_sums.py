@@ -9,11 +9,11 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from privacy.aggregation import Pairwise, SumDesk, ring_of
-from privacy.release import Addend, Plain, SumGate, TreeGate, TreeSum
-from privacy.tree_search import collusion_resistant_trees
-from privacy.two_tree import PartialSum, SumOpener, TreeNumber
-from spec.protection import AggregationSpec
+from parley.privacy.aggregation import Pairwise, SumDesk, ring_of
+from parley.privacy.release import Addend, Plain, SumGate, TreeGate, TreeSum
+from parley.privacy.tree_search import collusion_resistant_trees
+from parley.privacy.two_tree import PartialSum, SumOpener, TreeNumber
+from parley.spec.protection import AggregationSpec
 
 LEAST_PARTIES = 3
 """Whoever opens a sum of two knows the other's value."""

@@ -27,7 +27,7 @@ from itertools import combinations
 import numpy as np
 from numpy.typing import NDArray
 
-from privacy.trees import TooFewParties, Tree, TreePair
+from parley.privacy.trees import TooFewParties, Tree, TreePair
 
 Coalition = frozenset[int | None]
 """Parties that pool what they see; None is the coordinator."""

@@ -13,8 +13,8 @@ from itertools import chain
 from random import Random
 from typing import Any
 
-from privacy.tree_leakage import TreesLeak, check_trees
-from privacy.trees import TooFewParties, Tree, TreePair, rotated
+from parley.privacy.tree_leakage import TreesLeak, check_trees
+from parley.privacy.trees import TooFewParties, Tree, TreePair, rotated
 
 TABLE_PARTIES = 16
 """The table goes up to this number of parties; beyond it the search runs at configuration time."""
@@ -121,5 +121,5 @@ def table_text() -> str:
     return "{\n" + ",\n".join(sections) + "\n}\n"
 
 
-if __name__ == "__main__":  # python -m privacy.tree_search > privacy/tree_table.json
+if __name__ == "__main__":  # python -m parley.privacy.tree_search > privacy/tree_table.json
     sys.stdout.write(table_text())

@@ -4,7 +4,7 @@ AsySQN (Zhang et al., KDD 2021, Algorithm 2): party ℓ sends v_ℓ + δ_ℓ up 
 φ₁ − φ₂. T1 ends at the output. T2 ends elsewhere, and its root forwards φ₂ to the output.
 
 # differs from the paper: "significantly different" trees are not enough (two equal stars satisfy it);
-`privacy.tree_leakage.check_trees` decides exactly. This module only builds.
+`parley.privacy.tree_leakage.check_trees` decides exactly. This module only builds.
 
 symbol · code
   q        · parties

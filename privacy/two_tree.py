@@ -18,11 +18,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 
-from privacy.mask_stream import random_mask
-from privacy.pairwise import NotAParticipant, RoundReused
-from privacy.ring import Ring, RingArray
-from privacy.tree_leakage import check_trees
-from privacy.trees import TooFewParties, Tree, TreePair
+from parley.privacy.mask_stream import random_mask
+from parley.privacy.pairwise import NotAParticipant, RoundReused
+from parley.privacy.ring import Ring, RingArray
+from parley.privacy.tree_leakage import check_trees
+from parley.privacy.trees import TooFewParties, Tree, TreePair
 
 
 class TreeNumber(IntEnum):

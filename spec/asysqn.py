@@ -4,8 +4,8 @@ from typing import Literal, Self
 
 from pydantic import Field, model_validator
 
-from spec.protection import ProtectionSpec
-from spec.section import Section
+from parley.spec.protection import ProtectionSpec
+from parley.spec.section import Section
 
 
 class CurvatureSpec(Section):

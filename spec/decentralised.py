@@ -4,7 +4,7 @@ from typing import Any, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
-from spec.section import Section
+from parley.spec.section import Section
 
 Edge = tuple[str, str]
 

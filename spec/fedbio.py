@@ -5,8 +5,8 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
-from spec.protection import ProtectionSpec
-from spec.section import Section
+from parley.spec.protection import ProtectionSpec
+from parley.spec.section import Section
 
 TableName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$")]
 

@@ -4,9 +4,9 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
-from spec.decentralised import NetworkSpec, class_names
-from spec.protection import ProtectionSpec
-from spec.section import Section
+from parley.spec.decentralised import NetworkSpec, class_names
+from parley.spec.protection import ProtectionSpec
+from parley.spec.section import Section
 
 TwoClasses = Annotated[tuple[str, ...], Field(min_length=2, max_length=2)]
 MOST_STEPS = 10_000_000

@@ -4,10 +4,10 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
-from spec.decentralised import NetworkSpec, class_names
-from spec.hgp import TwoClasses
-from spec.protection import ProtectionSpec
-from spec.section import Section
+from parley.spec.decentralised import NetworkSpec, class_names
+from parley.spec.hgp import TwoClasses
+from parley.spec.protection import ProtectionSpec
+from parley.spec.section import Section
 
 
 class DecaySpec(Section):

@@ -7,7 +7,7 @@ from typing import Any
 import yaml
 from pydantic import ValidationError
 
-from spec.run import RunSpec
+from parley.spec.run import RunSpec
 
 LARGEST_TEXT = 1 << 20
 DEEPEST_NESTING = 32

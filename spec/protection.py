@@ -4,7 +4,7 @@ from typing import Literal, Self
 
 from pydantic import Field, model_validator
 
-from spec.section import Section
+from parley.spec.section import Section
 
 
 class AggregationSpec(Section):

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from spec.run import SplitSpec
+from parley.spec.run import SplitSpec
 
 Rows = NDArray[np.int64]
 

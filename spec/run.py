@@ -4,13 +4,13 @@ from typing import Annotated, Any, Literal, Self, TypeVar
 
 from pydantic import Field, field_validator, model_validator
 
-from spec.asysqn import AsysqnSpec
-from spec.bambi import BambiSpec
-from spec.fedbio import FedbioSpec
-from spec.hgp import HgpSpec
-from spec.ldp_dsbo import LdpDsboSpec
-from spec.protection import ProtectionSpec
-from spec.section import Section
+from parley.spec.asysqn import AsysqnSpec
+from parley.spec.bambi import BambiSpec
+from parley.spec.fedbio import FedbioSpec
+from parley.spec.hgp import HgpSpec
+from parley.spec.ldp_dsbo import LdpDsboSpec
+from parley.spec.protection import ProtectionSpec
+from parley.spec.section import Section
 
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$")]
 TrainSpec = Annotated[BambiSpec | AsysqnSpec | FedbioSpec | HgpSpec | LdpDsboSpec, Field(discriminator="algorithm")]

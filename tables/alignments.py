@@ -6,7 +6,7 @@ import time
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from tables.identities import Duplicates, RowChoice
+from parley.tables.identities import Duplicates, RowChoice
 
 DIRECTORY = "alignments"
 

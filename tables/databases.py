@@ -15,14 +15,14 @@ from urllib.parse import quote
 
 import pyarrow as pa
 
-from tables.errors import (
+from parley.tables.errors import (
     ColumnDuplicated,
     TableEmpty,
     TableNotFound,
     TableTooLarge,
     TableUnreadable,
 )
-from tables.files import ArrowFile
+from parley.tables.files import ArrowFile
 
 BATCH_ROWS = 50_000
 """Rows that are fetched at once."""

@@ -23,7 +23,7 @@ import pyarrow.parquet
 from numpy.typing import NDArray
 from scipy.sparse import csr_matrix
 
-from tables.errors import (
+from parley.tables.errors import (
     ColumnDuplicated,
     ColumnMissing,
     ColumnNotNumeric,

@@ -15,8 +15,8 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from tables.errors import TableError
-from tables.files import TableFile, Texts
+from parley.tables.errors import TableError
+from parley.tables.files import TableFile, Texts
 
 Duplicates = Literal["refuse", "first", "drop"]
 """What becomes of rows whose id another row has too: refuse the table, keep the first of them, or drop them all."""

@@ -19,9 +19,9 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import issparse
 
-from tables.databases import SqlSource, open_sql
-from tables.errors import ColumnMissing, TableEmpty, TableError
-from tables.files import (
+from parley.tables.databases import SqlSource, open_sql
+from parley.tables.errors import ColumnMissing, TableEmpty, TableError
+from parley.tables.files import (
     SvmlightFile,
     TableFile,
     Texts,
@@ -31,7 +31,7 @@ from tables.files import (
     open_svmlight,
     table_format,
 )
-from tables.identities import ChosenRows, RowChoice
+from parley.tables.identities import ChosenRows, RowChoice
 
 ROW_NUMBER = "#row"
 """As `id_column`: identify rows by their position in the file, from 0."""
@@ -89,7 +89,7 @@ class Table:
     texts: Mapping[str, NDArray[np.object_]] = field(default_factory=dict)
     """Categorical columns that wait to be encoded: texts, None where there is no value."""
     fitted: Any = None
-    """How the features were preprocessed (`tables.preprocessing.Fitted`), if they were."""
+    """How the features were preprocessed (`parley.tables.preprocessing.Fitted`), if they were."""
 
     def __len__(self) -> int:
         return len(self.ids)

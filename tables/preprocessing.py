@@ -15,8 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import csr_matrix, diags_array, issparse
 
-from tables.errors import FeatureMissing, TableError
-from tables.loading import Table
+from parley.tables.errors import FeatureMissing, TableError
+from parley.tables.loading import Table
 
 VERSION = 1
 _UNSEEN = "\0unseen"  # no category: texts from files carry no NUL

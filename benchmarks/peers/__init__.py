@@ -27,9 +27,9 @@ from typing import Any
 
 import yaml
 
-from benchmarks.echo import Hub, Measurement, Transport
-from benchmarks.null_federation import Protection, federation, machine_rows, null_spec
-from benchmarks.rows import row_of
+from parley.benchmarks.echo import Hub, Measurement, Transport
+from parley.benchmarks.null_federation import Protection, federation, machine_rows, null_spec
+from parley.benchmarks.rows import row_of
 from parley.client import Federation
 from parley.local import LocalFederation
 from parley.splitting import split_dataset
@@ -133,7 +133,7 @@ def _measure(there: Mapping[str, Peer], sizes: Sequence[str], repeats: int) -> d
         return figures
     with tempfile.TemporaryDirectory() as scratch, ExitStack() as stack:
         local = federation(Path(scratch), NAMES, rows=64)
-        party, coordinator = "benchmarks.peers.averaging_party", "benchmarks.peers.averaging_coordinator"
+        party, coordinator = "parley.benchmarks.peers.averaging_party", "parley.benchmarks.peers.averaging_coordinator"
         local.modules = {**dict.fromkeys(NAMES, party), "coordinator": coordinator}
         stack.enter_context(local)
         client = stack.enter_context(local.connect())

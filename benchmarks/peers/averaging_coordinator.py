@@ -8,13 +8,13 @@ from typing import Any
 
 import numpy as np
 
-from privacy.release import OutcomeGate
-from privacy.rounds import Finish, Gradient, LowerForward, Round, Vector
-from services.coordinator import programs
-from services.coordinator.__main__ import main
-from services.wire.process import run
-from spec.bambi import BambiSpec
-from spec.run import RunSpec
+from parley.privacy.release import OutcomeGate
+from parley.privacy.rounds import Finish, Gradient, LowerForward, Round, Vector
+from parley.services.coordinator import programs
+from parley.services.coordinator.__main__ import main
+from parley.services.wire.process import run
+from parley.spec.bambi import BambiSpec
+from parley.spec.run import RunSpec
 
 
 class Averaging(programs.BambiCodec):

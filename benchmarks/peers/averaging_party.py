@@ -9,15 +9,15 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from privacy.release import Addend, Release
-from privacy.rounds import Finish, Gradient
-from services.party import sessions
-from services.party.__main__ import main
-from services.party.bambi_role import Instruction
-from services.party.roles import Algorithm, Place, Plan
-from services.wire.bambi_codec import decode_instruction, encode_contribution
-from services.wire.process import run
-from spec.bambi import BambiSpec
+from parley.privacy.release import Addend, Release
+from parley.privacy.rounds import Finish, Gradient
+from parley.services.party import sessions
+from parley.services.party.__main__ import main
+from parley.services.party.bambi_role import Instruction
+from parley.services.party.roles import Algorithm, Place, Plan
+from parley.services.wire.bambi_codec import decode_instruction, encode_contribution
+from parley.services.wire.process import run
+from parley.spec.bambi import BambiSpec
 
 
 class Mirror:

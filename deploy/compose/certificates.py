@@ -7,7 +7,13 @@ pick theirs up without a restart.
 import argparse
 from pathlib import Path
 
-from services.wire.certificates import CertificateError, CertificateExpired, create_authority, issue, load_identity
+from parley.services.wire.certificates import (
+    CertificateError,
+    CertificateExpired,
+    create_authority,
+    issue,
+    load_identity,
+)
 
 FEDERATION = Path("/federation")
 AUTHORITY = FEDERATION / "authority"

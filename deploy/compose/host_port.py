@@ -9,7 +9,7 @@ from pathlib import Path
 import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from services.wire.transport import open_channel
+from parley.services.wire.transport import open_channel
 
 IDENTITY = Path("/certificates")
 

@@ -1,32 +1,32 @@
-"""Run a coordinator: `python -m services.coordinator --config coordinator.yaml`."""
+"""Run a coordinator: `python -m parley.services.coordinator --config coordinator.yaml`."""
 
 import argparse
 import functools
 
 import sqlalchemy as sa
 
-from contracts.coordinator.v1 import coordinator_service_pb2, coordinator_service_pb2_grpc
-from contracts.run.v1 import run_service_pb2, run_service_pb2_grpc
-from privacy.ledger import open_ledger
-from privacy.noise import read_or_create_key
-from services.coordinator.alignment import REFUSALS, AlignmentDesk, chosen_rows
-from services.coordinator.config import CoordinatorConfig
-from services.coordinator.fleet import Fleet
-from services.coordinator.labels import LabelShelf
-from services.coordinator.programs import ProgramShelf
-from services.coordinator.refusals import CATALOGUE
-from services.coordinator.registry import Registry
-from services.coordinator.runs import RunDesk
-from services.coordinator.servicer import PartiesServicer, RunServicer
-from services.coordinator.web import web_desk, web_page
-from services.wire.authorisation import HEALTH, REFLECTION, Policy
-from services.wire.certificates import load_identity
-from services.wire.configuration import ConfigInvalid, load_config
-from services.wire.process import run, serve
-from services.wire.refusals import Border
-from services.wire.state_directory import prepare_state
-from services.wire.transport import add_health_and_reflection, listen, make_server
-from tables.alignments import AlignmentShelf
+from parley.contracts.coordinator.v1 import coordinator_service_pb2, coordinator_service_pb2_grpc
+from parley.contracts.run.v1 import run_service_pb2, run_service_pb2_grpc
+from parley.privacy.ledger import open_ledger
+from parley.privacy.noise import read_or_create_key
+from parley.services.coordinator.alignment import REFUSALS, AlignmentDesk, chosen_rows
+from parley.services.coordinator.config import CoordinatorConfig
+from parley.services.coordinator.fleet import Fleet
+from parley.services.coordinator.labels import LabelShelf
+from parley.services.coordinator.programs import ProgramShelf
+from parley.services.coordinator.refusals import CATALOGUE
+from parley.services.coordinator.registry import Registry
+from parley.services.coordinator.runs import RunDesk
+from parley.services.coordinator.servicer import PartiesServicer, RunServicer
+from parley.services.coordinator.web import web_desk, web_page
+from parley.services.wire.authorisation import HEALTH, REFLECTION, Policy
+from parley.services.wire.certificates import load_identity
+from parley.services.wire.configuration import ConfigInvalid, load_config
+from parley.services.wire.process import run, serve
+from parley.services.wire.refusals import Border
+from parley.services.wire.state_directory import prepare_state
+from parley.services.wire.transport import add_health_and_reflection, listen, make_server
+from parley.tables.alignments import AlignmentShelf
 
 RUNS = run_service_pb2.DESCRIPTOR.services_by_name["RunService"]
 PARTIES = coordinator_service_pb2.DESCRIPTOR.services_by_name["CoordinatorService"]

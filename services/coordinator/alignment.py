@@ -10,25 +10,33 @@ from typing import Any
 
 import grpc
 
-from contracts.alignment.v1 import alignment_service_pb2 as pb
-from contracts.alignment.v1 import alignment_service_pb2_grpc as pb_grpc
-from coordinator.alignment import Alignment as Intersection
-from coordinator.alignment import AnswerUnusable
-from privacy.psi import PsiError
-from privacy.psi_curve import PointRefused
-from privacy.psi_workers import Workers
-from privacy.release import AlignmentGate
-from services.coordinator.config import LabelConfig
-from services.coordinator.fleet import Fleet, PartyLost, PartyRefused, as_party_error
-from services.coordinator.labels import LabelsMissing
-from services.wire.alignment_codec import BATCH_IDS, MOST_IDS, encode_blinded, encode_duplicates, encode_matches
-from services.wire.refusals import Catalogue, Refusal
-from services.wire.tensors import MessageInvalid
-from services.wire.version import VERSION
-from spec.run import RunSpec
-from tables.alignments import Alignment, AlignmentDamaged, AlignmentShelf, AlignmentTaken, AlignmentUnknown
-from tables.identities import AlignmentStale, Duplicates, Identities, IdsMissing, IdsRepeated, RowChoice, identified
-from tables.loading import id_digest, load_ids
+from parley.contracts.alignment.v1 import alignment_service_pb2 as pb
+from parley.contracts.alignment.v1 import alignment_service_pb2_grpc as pb_grpc
+from parley.coordinator.alignment import Alignment as Intersection
+from parley.coordinator.alignment import AnswerUnusable
+from parley.privacy.psi import PsiError
+from parley.privacy.psi_curve import PointRefused
+from parley.privacy.psi_workers import Workers
+from parley.privacy.release import AlignmentGate
+from parley.services.coordinator.config import LabelConfig
+from parley.services.coordinator.fleet import Fleet, PartyLost, PartyRefused, as_party_error
+from parley.services.coordinator.labels import LabelsMissing
+from parley.services.wire.alignment_codec import BATCH_IDS, MOST_IDS, encode_blinded, encode_duplicates, encode_matches
+from parley.services.wire.refusals import Catalogue, Refusal
+from parley.services.wire.tensors import MessageInvalid
+from parley.services.wire.version import VERSION
+from parley.spec.run import RunSpec
+from parley.tables.alignments import Alignment, AlignmentDamaged, AlignmentShelf, AlignmentTaken, AlignmentUnknown
+from parley.tables.identities import (
+    AlignmentStale,
+    Duplicates,
+    Identities,
+    IdsMissing,
+    IdsRepeated,
+    RowChoice,
+    identified,
+)
+from parley.tables.loading import id_digest, load_ids
 
 ANSWER_SECONDS = 1800.0
 """Longest wait for a party's next word; one that is gone shows sooner, by keepalive."""

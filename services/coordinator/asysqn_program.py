@@ -12,26 +12,26 @@ from google.protobuf.message import Message
 from numpy.typing import NDArray
 from scipy.special import expit
 
-from coordinator import asysqn_schedule as schedule
-from coordinator.asysqn import Watch
-from coordinator.bambi import Observer
-from numerics.gradient_estimators import Estimator, watched_rows
-from numerics.linear_losses import loss_named, predict_sign
-from numerics.losses import Logistic, Loss, Squared
-from numerics.streams import stream
-from privacy.asysqn_rounds import AllRows, AsysqnRound, Batch, Derivative, Look, RowsName
-from privacy.label_gate import LabelGate
-from privacy.label_vault import LabelPolicy, LabelVault
-from privacy.ledger import Budget, Ledger
-from privacy.noise import KeyedNoise
-from privacy.release import Addend, OutcomeGate, Release
-from privacy.rounds import Finish
-from services.wire.asysqn_codec import decode_contribution, encode_instruction
-from services.wire.tensors import Blobs, MessageInvalid
-from spec.asysqn import AsysqnSpec
-from spec.rows import RowSets, divide
-from spec.run import RunSpec
-from tables.loading import Labels
+from parley.coordinator import asysqn_schedule as schedule
+from parley.coordinator.asysqn import Watch
+from parley.coordinator.bambi import Observer
+from parley.numerics.gradient_estimators import Estimator, watched_rows
+from parley.numerics.linear_losses import loss_named, predict_sign
+from parley.numerics.losses import Logistic, Loss, Squared
+from parley.numerics.streams import stream
+from parley.privacy.asysqn_rounds import AllRows, AsysqnRound, Batch, Derivative, Look, RowsName
+from parley.privacy.label_gate import LabelGate
+from parley.privacy.label_vault import LabelPolicy, LabelVault
+from parley.privacy.ledger import Budget, Ledger
+from parley.privacy.noise import KeyedNoise
+from parley.privacy.release import Addend, OutcomeGate, Release
+from parley.privacy.rounds import Finish
+from parley.services.wire.asysqn_codec import decode_contribution, encode_instruction
+from parley.services.wire.tensors import Blobs, MessageInvalid
+from parley.spec.asysqn import AsysqnSpec
+from parley.spec.rows import RowSets, divide
+from parley.spec.run import RunSpec
+from parley.tables.loading import Labels
 
 Vector = NDArray[np.floating[Any]]
 STRIDE = 1 << 32

@@ -2,9 +2,9 @@
 
 from pydantic import Field
 
-from services.wire.configuration import FilePath
-from services.wire.table_sources import TableSource
-from spec.section import Section
+from parley.services.wire.configuration import FilePath
+from parley.services.wire.table_sources import TableSource
+from parley.spec.section import Section
 
 
 class LabelConfig(TableSource):

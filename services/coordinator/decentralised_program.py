@@ -8,15 +8,15 @@ import numpy as np
 from google.protobuf.message import Message
 from numpy.typing import NDArray
 
-from coordinator.bambi import Report
-from numerics.networks import check_strongly_connected, gossip_weights, links
-from privacy.decentralised_rounds import ACCURACY_LEVELS, PeerTraffic, Phase, Stretch, plan_of
-from privacy.release import Addend, OutcomeGate, Release
-from services.wire.decentralised_codec import decode_contribution, encode_instruction
-from services.wire.tensors import Blobs, MessageInvalid
-from spec.hgp import HgpSpec, PersonalisationSpec
-from spec.ldp_dsbo import LdpDsboSpec
-from spec.run import RunSpec
+from parley.coordinator.bambi import Report
+from parley.numerics.networks import check_strongly_connected, gossip_weights, links
+from parley.privacy.decentralised_rounds import ACCURACY_LEVELS, PeerTraffic, Phase, Stretch, plan_of
+from parley.privacy.release import Addend, OutcomeGate, Release
+from parley.services.wire.decentralised_codec import decode_contribution, encode_instruction
+from parley.services.wire.tensors import Blobs, MessageInvalid
+from parley.spec.hgp import HgpSpec, PersonalisationSpec
+from parley.spec.ldp_dsbo import LdpDsboSpec
+from parley.spec.run import RunSpec
 
 CHECKED_STEPS = 10_000
 """A time-varying network is checked for so many steps; beyond, its schedule is of the same kind."""

@@ -8,15 +8,15 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
-from coordinator.bambi import Report
-from numerics.number_ranges import NumberRanges
-from privacy.asysqn_rounds import Derivative, RowsName
-from privacy.ledger import BudgetExhausted, LedgerUnusable
-from privacy.release import Release
-from privacy.rounds import Vector
-from services.coordinator.asysqn_program import AsysqnProgram
-from services.coordinator.fleet import Fleet, PartyLost, PartyRefused
-from services.coordinator.programs import (
+from parley.coordinator.bambi import Report
+from parley.numerics.number_ranges import NumberRanges
+from parley.privacy.asysqn_rounds import Derivative, RowsName
+from parley.privacy.ledger import BudgetExhausted, LedgerUnusable
+from parley.privacy.release import Release
+from parley.privacy.rounds import Vector
+from parley.services.coordinator.asysqn_program import AsysqnProgram
+from parley.services.coordinator.fleet import Fleet, PartyLost, PartyRefused
+from parley.services.coordinator.programs import (
     KeepingProgram,
     Program,
     ProgramShelf,
@@ -26,12 +26,12 @@ from services.coordinator.programs import (
     kind_of,
     round_of,
 )
-from services.coordinator.registry import Registry, RunRecord, StateMissing, StorageFailed
-from services.coordinator.sessions import Session
-from services.wire.swift_work import SwiftWork
-from services.wire.tensors import MessageInvalid
-from spec.asysqn import AsysqnSpec
-from spec.parsing import parse_spec
+from parley.services.coordinator.registry import Registry, RunRecord, StateMissing, StorageFailed
+from parley.services.coordinator.sessions import Session
+from parley.services.wire.swift_work import SwiftWork
+from parley.services.wire.tensors import MessageInvalid
+from parley.spec.asysqn import AsysqnSpec
+from parley.spec.parsing import parse_spec
 
 PROGRESS_SECONDS = 0.5
 """Progress events are written no more often than this; evaluations always are."""

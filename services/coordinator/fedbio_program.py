@@ -8,16 +8,16 @@ import numpy as np
 from google.protobuf.message import Message
 from safetensors.numpy import load, save
 
-import coordinator.fedbio as fedbio
-from coordinator.bambi import Report
-from numerics.participation import participants
-from privacy.fedbio_rounds import AveragingRound, Phase
-from privacy.recovery import RecoveryStep
-from privacy.release import Addend, OutcomeGate, Release
-from services.wire.fedbio_codec import decode_contribution, decode_step_answer, encode_instruction
-from services.wire.tensors import Blobs
-from spec.fedbio import CleaningSpec, FedbioSpec
-from spec.run import RunSpec
+import parley.coordinator.fedbio as fedbio
+from parley.coordinator.bambi import Report
+from parley.numerics.participation import participants
+from parley.privacy.fedbio_rounds import AveragingRound, Phase
+from parley.privacy.recovery import RecoveryStep
+from parley.privacy.release import Addend, OutcomeGate, Release
+from parley.services.wire.fedbio_codec import decode_contribution, decode_step_answer, encode_instruction
+from parley.services.wire.tensors import Blobs
+from parley.spec.fedbio import CleaningSpec, FedbioSpec
+from parley.spec.run import RunSpec
 
 Rounds = Generator[AveragingRound, Any, None]
 

@@ -8,12 +8,12 @@ from typing import TypeVar, cast
 
 import grpc
 
-from contracts.party.v1 import party_service_pb2 as pb
-from contracts.party.v1 import party_service_pb2_grpc as pb_grpc
-from services.coordinator.config import PartyAddress
-from services.wire.certificates import CertificateError
-from services.wire.refusals import reason_of
-from services.wire.transport import CONTROL_SECONDS, Stamp, identity_stamp, open_channel
+from parley.contracts.party.v1 import party_service_pb2 as pb
+from parley.contracts.party.v1 import party_service_pb2_grpc as pb_grpc
+from parley.services.coordinator.config import PartyAddress
+from parley.services.wire.certificates import CertificateError
+from parley.services.wire.refusals import reason_of
+from parley.services.wire.transport import CONTROL_SECONDS, Stamp, identity_stamp, open_channel
 
 Response = TypeVar("Response")
 LOST_CODES = {grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.CANCELLED}

@@ -7,19 +7,19 @@ from typing import Literal
 
 import numpy as np
 
-from coordinator.bambi import Plan
-from numerics.losses import Logistic, Loss, Softmax, Squared
-from privacy.label_gate import LabelGate
-from privacy.label_vault import LabelPolicy, LabelVault
-from privacy.ledger import Budget, Ledger
-from privacy.noise import KeyedNoise
-from services.coordinator.config import LabelConfig
-from services.coordinator.sessions import RowsDiffer
-from spec.asysqn import AsysqnSpec
-from spec.bambi import BambiSpec
-from spec.run import RunSpec
-from tables.identities import RowChoice
-from tables.loading import Labels, id_digest, load_labels
+from parley.coordinator.bambi import Plan
+from parley.numerics.losses import Logistic, Loss, Softmax, Squared
+from parley.privacy.label_gate import LabelGate
+from parley.privacy.label_vault import LabelPolicy, LabelVault
+from parley.privacy.ledger import Budget, Ledger
+from parley.privacy.noise import KeyedNoise
+from parley.services.coordinator.config import LabelConfig
+from parley.services.coordinator.sessions import RowsDiffer
+from parley.spec.asysqn import AsysqnSpec
+from parley.spec.bambi import BambiSpec
+from parley.spec.run import RunSpec
+from parley.tables.identities import RowChoice
+from parley.tables.loading import Labels, id_digest, load_labels
 
 
 class LabelsMissing(LookupError):

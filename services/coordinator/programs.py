@@ -6,24 +6,24 @@ from typing import Any, Protocol, runtime_checkable
 
 from google.protobuf.message import Message
 
-import coordinator.bambi as bambi
-from numerics.streams import stream
-from privacy.asysqn_rounds import AsysqnRound
-from privacy.fedbio_rounds import AveragingRound
-from privacy.ledger import Ledger
-from privacy.release import Addend, OutcomeGate, Release
-from privacy.rounds import Checkpoint, Finish, Round, RowsForward, Vector
-from services.coordinator.asysqn_program import AsysqnCodec, AsysqnProgram, prediction_round, scorer
-from services.coordinator.decentralised_program import HgpProgram, LdpDsboProgram, check_network
-from services.coordinator.fedbio_program import FedbioProgram
-from services.coordinator.labels import LabelShelf, check_rows, loss_of, make_gate
-from services.coordinator.sessions import Codec
-from services.wire.bambi_codec import decode_contribution, encode_instruction
-from services.wire.tensors import Blobs
-from spec.bambi import BambiSpec
-from spec.rows import divide
-from spec.run import RunSpec
-from tables.loading import Labels
+import parley.coordinator.bambi as bambi
+from parley.numerics.streams import stream
+from parley.privacy.asysqn_rounds import AsysqnRound
+from parley.privacy.fedbio_rounds import AveragingRound
+from parley.privacy.ledger import Ledger
+from parley.privacy.release import Addend, OutcomeGate, Release
+from parley.privacy.rounds import Checkpoint, Finish, Round, RowsForward, Vector
+from parley.services.coordinator.asysqn_program import AsysqnCodec, AsysqnProgram, prediction_round, scorer
+from parley.services.coordinator.decentralised_program import HgpProgram, LdpDsboProgram, check_network
+from parley.services.coordinator.fedbio_program import FedbioProgram
+from parley.services.coordinator.labels import LabelShelf, check_rows, loss_of, make_gate
+from parley.services.coordinator.sessions import Codec
+from parley.services.wire.bambi_codec import decode_contribution, encode_instruction
+from parley.services.wire.tensors import Blobs
+from parley.spec.bambi import BambiSpec
+from parley.spec.rows import divide
+from parley.spec.run import RunSpec
+from parley.tables.loading import Labels
 
 
 class Program(Codec, Protocol):
@@ -77,7 +77,7 @@ class BambiCodec:
 
 
 class BambiProgram(BambiCodec):
-    """BAMBI: labels behind their gate, rounds from `coordinator.bambi`."""
+    """BAMBI: labels behind their gate, rounds from `parley.coordinator.bambi`."""
 
     finish = Round(None, Finish())
 

@@ -1,4 +1,4 @@
-"""Rounds that go on without a lost party: the coordinator's side of `privacy.recovery`.
+"""Rounds that go on without a lost party: the coordinator's side of `parley.privacy.recovery`.
 
 A party that is lost, or does not answer by the deadline, has left: it is asked for nothing more in this session. Where
 fewer parties are left than a sum needs, the loss is told as it is without recovery, and the run goes back to its last
@@ -13,16 +13,16 @@ from typing import Any, Protocol
 
 from google.protobuf.message import Message
 
-from privacy.aggregation import SumDesk
-from privacy.dropout import RoundKeys
-from privacy.fedbio_rounds import AveragingRound, Phase, SurvivorsSum
-from privacy.recovery import AskDisclosure, AskKey, AskShares, AskValues, RecoveryStep, ShareBundle
-from privacy.release import Addend, OutcomeGate, RelayGate, Release
-from services.coordinator.fleet import PartyLost, PartyRefused
-from services.coordinator.streams import Read
-from services.wire.recovery_codec import encode_step
-from services.wire.tensors import Blobs
-from spec.run import RunSpec
+from parley.privacy.aggregation import SumDesk
+from parley.privacy.dropout import RoundKeys
+from parley.privacy.fedbio_rounds import AveragingRound, Phase, SurvivorsSum
+from parley.privacy.recovery import AskDisclosure, AskKey, AskShares, AskValues, RecoveryStep, ShareBundle
+from parley.privacy.release import Addend, OutcomeGate, RelayGate, Release
+from parley.services.coordinator.fleet import PartyLost, PartyRefused
+from parley.services.coordinator.streams import Read
+from parley.services.wire.recovery_codec import encode_step
+from parley.services.wire.tensors import Blobs
+from parley.spec.run import RunSpec
 
 
 class SettledOtherwise(ValueError):

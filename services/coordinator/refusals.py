@@ -3,17 +3,17 @@
 from grpc import StatusCode
 from sqlalchemy.exc import DatabaseError
 
-from numerics.networks import NetworkError
-from privacy.ledger import BudgetExhausted, LedgerBroken, LedgerUnusable, RunNotOpen
-from services.coordinator.fleet import PartyLost, PartyRefused, PartyUnknown
-from services.coordinator.labels import LabelsMissing
-from services.coordinator.registry import RunUnknown, StorageFailed
-from services.coordinator.runs import PredictionRefused, RunActive, RunEnded, RunUnfinished, TooManyRuns
-from services.coordinator.sessions import ColumnsDiffer, RowsDiffer
-from services.wire.refusals import Catalogue, Refusal
-from spec.parsing import SpecInvalid
-from spec.rows import RowsUnavailable
-from tables.errors import TableError
+from parley.numerics.networks import NetworkError
+from parley.privacy.ledger import BudgetExhausted, LedgerBroken, LedgerUnusable, RunNotOpen
+from parley.services.coordinator.fleet import PartyLost, PartyRefused, PartyUnknown
+from parley.services.coordinator.labels import LabelsMissing
+from parley.services.coordinator.registry import RunUnknown, StorageFailed
+from parley.services.coordinator.runs import PredictionRefused, RunActive, RunEnded, RunUnfinished, TooManyRuns
+from parley.services.coordinator.sessions import ColumnsDiffer, RowsDiffer
+from parley.services.wire.refusals import Catalogue, Refusal
+from parley.spec.parsing import SpecInvalid
+from parley.spec.rows import RowsUnavailable
+from parley.tables.errors import TableError
 
 CATALOGUE: Catalogue = {
     SpecInvalid: Refusal(StatusCode.INVALID_ARGUMENT, "SPEC_INVALID"),

@@ -1,11 +1,11 @@
 """What a run has spent on labels, by the terms of its spec."""
 
-from contracts.ledger.v1 import ledger_pb2 as pb
-from privacy.ledger import Ledger
-from services.coordinator.registry import RunRecord
-from services.wire import ledger_codec
-from services.wire.ledger_codec import entries_of as entries_of
-from spec.parsing import parse_spec
+from parley.contracts.ledger.v1 import ledger_pb2 as pb
+from parley.privacy.ledger import Ledger
+from parley.services.coordinator.registry import RunRecord
+from parley.services.wire import ledger_codec
+from parley.services.wire.ledger_codec import entries_of as entries_of
+from parley.spec.parsing import parse_spec
 
 
 def report_of(ledger: Ledger, record: RunRecord) -> pb.PrivacyReport:

@@ -11,18 +11,18 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from contracts.party.v1 import party_service_pb2 as party_pb
-from coordinator.bambi import EVALUATION_ROWS
-from privacy.asysqn_rounds import Derivative, RowsName
-from privacy.release import OutcomeGate, Release
-from privacy.rounds import Vector
-from services.coordinator.driver import RunDriver
-from services.coordinator.fleet import Fleet
-from services.coordinator.labels import LabelShelf
-from services.coordinator.programs import ProgramShelf
-from services.coordinator.registry import EventRecord, Registry, RunRecord, RunUnknown
-from services.coordinator.sessions import Session
-from spec.parsing import SpecInvalid, parse_spec
+from parley.contracts.party.v1 import party_service_pb2 as party_pb
+from parley.coordinator.bambi import EVALUATION_ROWS
+from parley.privacy.asysqn_rounds import Derivative, RowsName
+from parley.privacy.release import OutcomeGate, Release
+from parley.privacy.rounds import Vector
+from parley.services.coordinator.driver import RunDriver
+from parley.services.coordinator.fleet import Fleet
+from parley.services.coordinator.labels import LabelShelf
+from parley.services.coordinator.programs import ProgramShelf
+from parley.services.coordinator.registry import EventRecord, Registry, RunRecord, RunUnknown
+from parley.services.coordinator.sessions import Session
+from parley.spec.parsing import SpecInvalid, parse_spec
 
 
 class RunActive(RuntimeError):

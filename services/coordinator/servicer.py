@@ -8,24 +8,24 @@ from dataclasses import asdict
 
 import grpc
 
-from contracts.coordinator.v1 import coordinator_service_pb2 as parties_pb
-from contracts.coordinator.v1 import coordinator_service_pb2_grpc as parties_grpc
-from contracts.ledger.v1 import ledger_pb2
-from contracts.party.v1 import party_service_pb2 as party_pb
-from contracts.run.v1 import run_pb2, run_service_pb2, run_service_pb2_grpc
-from privacy.ledger import Ledger
-from services.coordinator.alignment import AlignmentDesk, Order, Progress, Result, followed
-from services.coordinator.fleet import Fleet, PartyLost, PartyRefused, call
-from services.coordinator.registry import EventRecord, Registry, RunRecord
-from services.coordinator.reports import entries_of, report_of
-from services.coordinator.runs import RunDesk
-from services.wire.alignment_codec import decode_duplicates
-from services.wire.asysqn_codec import decode_question, encode_slopes
-from services.wire.authorisation import caller_of
-from services.wire.framing import framed, reader, receive
-from services.wire.tensors import INLINE_BYTES, Blobs, MessageInvalid, encode_tensor
-from services.wire.version import VERSION
-from spec.parsing import check_spec
+from parley.contracts.coordinator.v1 import coordinator_service_pb2 as parties_pb
+from parley.contracts.coordinator.v1 import coordinator_service_pb2_grpc as parties_grpc
+from parley.contracts.ledger.v1 import ledger_pb2
+from parley.contracts.party.v1 import party_service_pb2 as party_pb
+from parley.contracts.run.v1 import run_pb2, run_service_pb2, run_service_pb2_grpc
+from parley.privacy.ledger import Ledger
+from parley.services.coordinator.alignment import AlignmentDesk, Order, Progress, Result, followed
+from parley.services.coordinator.fleet import Fleet, PartyLost, PartyRefused, call
+from parley.services.coordinator.registry import EventRecord, Registry, RunRecord
+from parley.services.coordinator.reports import entries_of, report_of
+from parley.services.coordinator.runs import RunDesk
+from parley.services.wire.alignment_codec import decode_duplicates
+from parley.services.wire.asysqn_codec import decode_question, encode_slopes
+from parley.services.wire.authorisation import caller_of
+from parley.services.wire.framing import framed, reader, receive
+from parley.services.wire.tensors import INLINE_BYTES, Blobs, MessageInvalid, encode_tensor
+from parley.services.wire.version import VERSION
+from parley.spec.parsing import check_spec
 
 PAGE_SIZE = 100
 LARGEST_SEQUENCE = (1 << 63) - 1

@@ -10,20 +10,20 @@ from typing import Any, Protocol, cast
 
 from google.protobuf.message import Message
 
-from contracts.party.v1 import party_service_pb2 as pb
-from privacy.aggregation import SumDesk
-from privacy.fedbio_rounds import SurvivorsSum
-from privacy.release import Addend, Release, bitmap
-from privacy.rounds import Vector
-from services.coordinator.fleet import PREPARE_SECONDS, Fleet, PartyLost, PartyRefused, call
-from services.coordinator.recovery import RecoverableRounds, RecoveringCodec, merge_settled
-from services.coordinator.streams import REFUSAL_SECONDS, PartyStream, Read, RoundTrip, Traffic
-from services.wire import metrics
-from services.wire.fedbio_codec import decode_settled, encode_settled
-from services.wire.framing import framed
-from services.wire.tensors import Blobs
-from services.wire.version import VERSION
-from spec.run import RunSpec
+from parley.contracts.party.v1 import party_service_pb2 as pb
+from parley.privacy.aggregation import SumDesk
+from parley.privacy.fedbio_rounds import SurvivorsSum
+from parley.privacy.release import Addend, Release, bitmap
+from parley.privacy.rounds import Vector
+from parley.services.coordinator.fleet import PREPARE_SECONDS, Fleet, PartyLost, PartyRefused, call
+from parley.services.coordinator.recovery import RecoverableRounds, RecoveringCodec, merge_settled
+from parley.services.coordinator.streams import REFUSAL_SECONDS, PartyStream, Read, RoundTrip, Traffic
+from parley.services.wire import metrics
+from parley.services.wire.fedbio_codec import decode_settled, encode_settled
+from parley.services.wire.framing import framed
+from parley.services.wire.tensors import Blobs
+from parley.services.wire.version import VERSION
+from parley.spec.run import RunSpec
 
 CLOSE_SECONDS = 5.0
 """Longest wait for parties to forget a session; what is not forgotten is dropped with the run's next session."""

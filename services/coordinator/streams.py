@@ -7,11 +7,11 @@ from typing import Any
 
 import grpc
 
-from contracts.party.v1 import party_service_pb2 as pb
-from services.coordinator.fleet import PartyLost, PartyRefused, as_party_error
-from services.wire import metrics
-from services.wire.framing import receive
-from services.wire.tensors import Blobs, MessageInvalid
+from parley.contracts.party.v1 import party_service_pb2 as pb
+from parley.services.coordinator.fleet import PartyLost, PartyRefused, as_party_error
+from parley.services.wire import metrics
+from parley.services.wire.framing import receive
+from parley.services.wire.tensors import Blobs, MessageInvalid
 
 EXCHANGE = "/parley.party.v1.PartyService/Exchange"
 REFUSAL_SECONDS = 0.5

@@ -11,10 +11,10 @@ from collections.abc import AsyncIterator, Iterator, Sequence
 import grpc
 import uvicorn
 
-from contracts.party.v1 import party_service_pb2 as party_pb
-from dashboard.access import Access, read_or_create_token
-from dashboard.app import make_app
-from dashboard.views import (
+from parley.contracts.party.v1 import party_service_pb2 as party_pb
+from parley.dashboard.access import Access, read_or_create_token
+from parley.dashboard.app import make_app
+from parley.dashboard.views import (
     EntryView,
     EventView,
     LedgerView,
@@ -24,20 +24,20 @@ from dashboard.views import (
     ReleaseView,
     RunView,
 )
-from privacy.accounting import Composed, PureAccountant, from_json
-from privacy.ledger import Ledger, RunNotOpen
-from services.coordinator.config import CoordinatorConfig, WebConfig
-from services.coordinator.fleet import Fleet, PartyLost, PartyRefused, call
-from services.coordinator.refusals import CATALOGUE
-from services.coordinator.registry import EventRecord, Registry, RunRecord
-from services.coordinator.reports import entries_of, report_of
-from services.coordinator.runs import RunDesk
-from services.wire import metrics
-from services.wire.configuration import ConfigInvalid
-from services.wire.refusals import find
-from services.wire.transport import PortTaken
-from services.wire.version import VERSION
-from spec.parsing import check_spec
+from parley.privacy.accounting import Composed, PureAccountant, from_json
+from parley.privacy.ledger import Ledger, RunNotOpen
+from parley.services.coordinator.config import CoordinatorConfig, WebConfig
+from parley.services.coordinator.fleet import Fleet, PartyLost, PartyRefused, call
+from parley.services.coordinator.refusals import CATALOGUE
+from parley.services.coordinator.registry import EventRecord, Registry, RunRecord
+from parley.services.coordinator.reports import entries_of, report_of
+from parley.services.coordinator.runs import RunDesk
+from parley.services.wire import metrics
+from parley.services.wire.configuration import ConfigInvalid
+from parley.services.wire.refusals import find
+from parley.services.wire.transport import PortTaken
+from parley.services.wire.version import VERSION
+from parley.spec.parsing import check_spec
 
 MOST_RUNS = 200
 HEALTH_SECONDS = 5.0
@@ -56,7 +56,7 @@ logger = logging.getLogger(__name__)
 
 
 class WebDesk:
-    """`dashboard.views.Desk` on top of the coordinator's own run desk, registry, ledger and fleet."""
+    """`parley.dashboard.views.Desk` on top of the coordinator's own run desk, registry, ledger and fleet."""
 
     version = VERSION
 

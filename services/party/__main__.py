@@ -1,4 +1,4 @@
-"""Run a party: `python -m services.party --config party.yaml`."""
+"""Run a party: `python -m parley.services.party --config party.yaml`."""
 
 import argparse
 import asyncio
@@ -9,23 +9,23 @@ import grpc
 import torch
 from threadpoolctl import threadpool_limits
 
-from contracts.alignment.v1 import alignment_service_pb2, alignment_service_pb2_grpc
-from contracts.coordinator.v1 import coordinator_service_pb2, coordinator_service_pb2_grpc
-from contracts.party.v1 import party_service_pb2, party_service_pb2_grpc
-from contracts.peer.v1 import peer_service_pb2, peer_service_pb2_grpc
-from services.party.alignment import REFUSALS, AlignmentServicer
-from services.party.config import PartyConfig
-from services.party.refusals import CATALOGUE
-from services.party.servicer import PartyServicer, PeerServicer
-from services.wire import metrics
-from services.wire.authorisation import HEALTH, REFLECTION, Policy
-from services.wire.certificates import load_identity
-from services.wire.configuration import ConfigInvalid, load_config
-from services.wire.process import run, serve
-from services.wire.refusals import Border
-from services.wire.state_directory import prepare_state
-from services.wire.transport import CONTROL_SECONDS, add_health_and_reflection, listen, make_server, open_channel
-from services.wire.version import VERSION
+from parley.contracts.alignment.v1 import alignment_service_pb2, alignment_service_pb2_grpc
+from parley.contracts.coordinator.v1 import coordinator_service_pb2, coordinator_service_pb2_grpc
+from parley.contracts.party.v1 import party_service_pb2, party_service_pb2_grpc
+from parley.contracts.peer.v1 import peer_service_pb2, peer_service_pb2_grpc
+from parley.services.party.alignment import REFUSALS, AlignmentServicer
+from parley.services.party.config import PartyConfig
+from parley.services.party.refusals import CATALOGUE
+from parley.services.party.servicer import PartyServicer, PeerServicer
+from parley.services.wire import metrics
+from parley.services.wire.authorisation import HEALTH, REFLECTION, Policy
+from parley.services.wire.certificates import load_identity
+from parley.services.wire.configuration import ConfigInvalid, load_config
+from parley.services.wire.process import run, serve
+from parley.services.wire.refusals import Border
+from parley.services.wire.state_directory import prepare_state
+from parley.services.wire.transport import CONTROL_SECONDS, add_health_and_reflection, listen, make_server, open_channel
+from parley.services.wire.version import VERSION
 
 SERVICE = party_service_pb2.DESCRIPTOR.services_by_name["PartyService"]
 PEERS = peer_service_pb2.DESCRIPTOR.services_by_name["PeerService"]

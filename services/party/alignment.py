@@ -9,9 +9,9 @@ from typing import Any
 
 import grpc
 
-from contracts.alignment.v1 import alignment_service_pb2 as pb
-from contracts.alignment.v1 import alignment_service_pb2_grpc as pb_grpc
-from party.alignment import (
+from parley.contracts.alignment.v1 import alignment_service_pb2 as pb
+from parley.contracts.alignment.v1 import alignment_service_pb2_grpc as pb_grpc
+from parley.party.alignment import (
     AlignmentRefused,
     AlignmentRules,
     TooFewMatches,
@@ -20,16 +20,16 @@ from party.alignment import (
     check_rate,
     check_request,
 )
-from privacy.psi import Holder, PsiError
-from privacy.psi_curve import POINT_BYTES, PointRefused
-from privacy.psi_workers import Workers
-from privacy.release import AlignmentGate
-from privacy.session_keys import SessionKey, pair_secret, verify_signed_key
-from services.party.alignment_attempts import AttemptLog
-from services.party.config import PartyConfig
-from services.party.signed_keys import decode_key, encode_key
-from services.party.tables import TableShelf, VersionMismatch
-from services.wire.alignment_codec import (
+from parley.privacy.psi import Holder, PsiError
+from parley.privacy.psi_curve import POINT_BYTES, PointRefused
+from parley.privacy.psi_workers import Workers
+from parley.privacy.release import AlignmentGate
+from parley.privacy.session_keys import SessionKey, pair_secret, verify_signed_key
+from parley.services.party.alignment_attempts import AttemptLog
+from parley.services.party.config import PartyConfig
+from parley.services.party.signed_keys import decode_key, encode_key
+from parley.services.party.tables import TableShelf, VersionMismatch
+from parley.services.wire.alignment_codec import (
     BATCH_IDS,
     MOST_IDS,
     decode_duplicates,
@@ -38,15 +38,15 @@ from services.wire.alignment_codec import (
     encode_share,
     encode_table,
 )
-from services.wire.authorisation import NotAuthorised, caller_of
-from services.wire.certificates import load_identity
-from services.wire.refusals import Catalogue, Refusal
-from services.wire.tensors import MessageInvalid
-from services.wire.version import VERSION
-from spec.run import RunSpec
-from tables.alignments import Alignment, AlignmentDamaged, AlignmentShelf, AlignmentTaken, AlignmentUnknown
-from tables.identities import AlignmentStale, Duplicates, Identities, IdsMissing, IdsRepeated, identified
-from tables.loading import id_digest
+from parley.services.wire.authorisation import NotAuthorised, caller_of
+from parley.services.wire.certificates import load_identity
+from parley.services.wire.refusals import Catalogue, Refusal
+from parley.services.wire.tensors import MessageInvalid
+from parley.services.wire.version import VERSION
+from parley.spec.run import RunSpec
+from parley.tables.alignments import Alignment, AlignmentDamaged, AlignmentShelf, AlignmentTaken, AlignmentUnknown
+from parley.tables.identities import AlignmentStale, Duplicates, Identities, IdsMissing, IdsRepeated, identified
+from parley.tables.loading import id_digest
 
 AT_ONCE = 2
 """Alignments that a party serves at once."""

@@ -1,7 +1,7 @@
 """A party's own loop in an asynchronous AsySQN run: read θ, step, and never wait for another party's step.
 
 Three things run beside each other: this loop (its arithmetic in a thread of its own), the answers to other parties
-(`services.party.theta_plane`, another thread), and the coordinator's looks. They share one immutable state.
+(`parley.services.party.theta_plane`, another thread), and the coordinator's looks. They share one immutable state.
 
 While some party cannot be reached no sum is complete. The loop then goes on for a while with what it knows: the
 others' part of θ as it last read it, and its own part as it is now. Nothing is sent for such a step. Every further one
@@ -18,13 +18,13 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from party import asysqn
-from party.asysqn_block import Block
-from privacy.asysqn_rounds import AllRows, Derivative, OpenedTheta, Outcome, RowsName
-from services.party.peers import PeerLost
-from services.party.roles import SlopesDesk
-from services.party.theta_plane import ThetaPlane
-from spec.asysqn import AsysqnSpec
+from parley.party import asysqn
+from parley.party.asysqn_block import Block
+from parley.privacy.asysqn_rounds import AllRows, Derivative, OpenedTheta, Outcome, RowsName
+from parley.services.party.peers import PeerLost
+from parley.services.party.roles import SlopesDesk
+from parley.services.party.theta_plane import ThetaPlane
+from parley.spec.asysqn import AsysqnSpec
 
 FIRST_WAIT_SECONDS, LONGEST_WAIT_SECONDS = 0.1, 2.0
 Vector = NDArray[np.float64]

@@ -11,27 +11,27 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from contracts.asysqn.v1 import asysqn_pb2
-from numerics.gradient_estimators import Estimator, as_features, check_scaling, watched_rows
-from numerics.lbfgs import Damping, DampingMode, Scale
-from numerics.linear_losses import loss_named
-from numerics.streams import stream
-from party import asysqn
-from party.asysqn_block import Block
-from privacy.aggregation import ring_of
-from privacy.asysqn_rounds import Ask, Halt, Look, Outcome, Progress, Start, ThetaForward
-from privacy.release import Addend, Release
-from privacy.requested_sums import RequestedSums
-from privacy.rounds import Checkpoint, Finish
-from services.party.asysqn_loop import Pace, Standing, UpdateLoop
-from services.party.checkpoints import CheckpointMissing, scalar
-from services.party.roles import Place, Plan
-from services.party.tables import RowsDiffer, TableUnknown
-from services.party.theta_plane import ThetaPlane
-from services.wire.asysqn_codec import decode_instruction, encode_contribution
-from services.wire.tensors import Blobs, MessageInvalid
-from spec.asysqn import AsysqnSpec
-from spec.rows import divide
+from parley.contracts.asysqn.v1 import asysqn_pb2
+from parley.numerics.gradient_estimators import Estimator, as_features, check_scaling, watched_rows
+from parley.numerics.lbfgs import Damping, DampingMode, Scale
+from parley.numerics.linear_losses import loss_named
+from parley.numerics.streams import stream
+from parley.party import asysqn
+from parley.party.asysqn_block import Block
+from parley.privacy.aggregation import ring_of
+from parley.privacy.asysqn_rounds import Ask, Halt, Look, Outcome, Progress, Start, ThetaForward
+from parley.privacy.release import Addend, Release
+from parley.privacy.requested_sums import RequestedSums
+from parley.privacy.rounds import Checkpoint, Finish
+from parley.services.party.asysqn_loop import Pace, Standing, UpdateLoop
+from parley.services.party.checkpoints import CheckpointMissing, scalar
+from parley.services.party.roles import Place, Plan
+from parley.services.party.tables import RowsDiffer, TableUnknown
+from parley.services.party.theta_plane import ThetaPlane
+from parley.services.wire.asysqn_codec import decode_instruction, encode_contribution
+from parley.services.wire.tensors import Blobs, MessageInvalid
+from parley.spec.asysqn import AsysqnSpec
+from parley.spec.rows import divide
 
 Instruction = tuple[Outcome | None, Ask]
 

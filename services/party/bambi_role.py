@@ -7,19 +7,19 @@ import numpy as np
 import torch
 from torch import Tensor
 
-import party.bambi as bambi
-from contracts.bambi.v1 import bambi_pb2
-from numerics.optimisers import Moments
-from numerics.streams import stream
-from party.models import EmbeddingModel, build_model
-from privacy.release import Addend, Release
-from privacy.rounds import Array, Ask, Checkpoint, Finish, Outcome, RowsForward, is_summed
-from services.party.checkpoints import CheckpointMissing, scalar
-from services.party.roles import Place, Plan
-from services.wire.bambi_codec import decode_instruction, encode_contribution
-from services.wire.tensors import Blobs
-from spec.bambi import BambiSpec
-from spec.rows import RowSets, divide
+import parley.party.bambi as bambi
+from parley.contracts.bambi.v1 import bambi_pb2
+from parley.numerics.optimisers import Moments
+from parley.numerics.streams import stream
+from parley.party.models import EmbeddingModel, build_model
+from parley.privacy.release import Addend, Release
+from parley.privacy.rounds import Array, Ask, Checkpoint, Finish, Outcome, RowsForward, is_summed
+from parley.services.party.checkpoints import CheckpointMissing, scalar
+from parley.services.party.roles import Place, Plan
+from parley.services.wire.bambi_codec import decode_instruction, encode_contribution
+from parley.services.wire.tensors import Blobs
+from parley.spec.bambi import BambiSpec
+from parley.spec.rows import RowSets, divide
 
 _TYPES = {"float32": torch.float32, "float64": torch.float64}
 Instruction = tuple[Outcome | None, Ask]

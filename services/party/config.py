@@ -4,10 +4,10 @@ from typing import Literal, Self
 
 from pydantic import Field, model_validator
 
-from services.wire.configuration import FilePath
-from services.wire.table_sources import TableSource
-from spec.section import Section
-from tables.preprocessing import Declared
+from parley.services.wire.configuration import FilePath
+from parley.services.wire.table_sources import TableSource
+from parley.spec.section import Section
+from parley.tables.preprocessing import Declared
 
 
 class CategoricalConfig(Section):
@@ -35,7 +35,7 @@ class PreprocessConfig(Section):
 
     @property
     def declared(self) -> Declared:
-        """The same for `tables.preprocessing`."""
+        """The same for `parley.tables.preprocessing`."""
         encoded = self.categorical
         if encoded is None:
             return Declared(self.missing, scale=self.scale)

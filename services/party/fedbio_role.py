@@ -7,20 +7,20 @@ from typing import Any
 import torch
 from torch import Tensor
 
-import party.fedbio as fedbio
-from contracts.fedbio.v1 import fedbio_pb2
-from numerics.participation import participants
-from numerics.storm import Schedule, Vector
-from numerics.streams import stream
-from privacy.fedbio_rounds import AveragingRound, Phase
-from privacy.recovery import AskDisclosure, AskKey, AskShares, AskValues, StepUnexpected
-from privacy.release import RecoveryGate, Release, bitmap
-from services.party.checkpoints import CheckpointMissing, scalar
-from services.party.fedbio_tasks import Task, task_of
-from services.party.roles import Place, Plan
-from services.wire.fedbio_codec import decode_instruction, encode_contribution
-from services.wire.tensors import Blobs
-from spec.fedbio import FedbioSpec
+import parley.party.fedbio as fedbio
+from parley.contracts.fedbio.v1 import fedbio_pb2
+from parley.numerics.participation import participants
+from parley.numerics.storm import Schedule, Vector
+from parley.numerics.streams import stream
+from parley.privacy.fedbio_rounds import AveragingRound, Phase
+from parley.privacy.recovery import AskDisclosure, AskKey, AskShares, AskValues, StepUnexpected
+from parley.privacy.release import RecoveryGate, Release, bitmap
+from parley.services.party.checkpoints import CheckpointMissing, scalar
+from parley.services.party.fedbio_tasks import Task, task_of
+from parley.services.party.roles import Place, Plan
+from parley.services.wire.fedbio_codec import decode_instruction, encode_contribution
+from parley.services.wire.tensors import Blobs
+from parley.spec.fedbio import FedbioSpec
 
 _BLOCKS = ("x", "y", "u")
 
@@ -47,7 +47,7 @@ class State:
 
 @dataclass(frozen=True)
 class Asked:
-    """An instruction as `party.fedbio` knows it."""
+    """An instruction as `parley.party.fedbio` knows it."""
 
     phase: fedbio.Phase
     round_index: int
@@ -197,7 +197,7 @@ class FedbioRole:
 
 
 def settings_of(train: FedbioSpec) -> fedbio.Settings:
-    """The run's settings as `party.fedbio` knows them: weights of rows are private, heads of tasks are local."""
+    """The run's settings as `parley.party.fedbio` knows them: weights of rows are private, heads of tasks are local."""
     steps, cleaning = train.step_sizes, train.task.kind == "data_cleaning"
     return fedbio.Settings(
         eta=steps.eta,

@@ -9,16 +9,16 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from numerics.few_shot import sample_task
-from numerics.storm import Vector
-from numerics.streams import stream
-from party.bilevel_objectives import BilevelObjective, DataCleaning, Rows, initial_network
-from party.hyper_representation import HyperRepresentation
-from party.suspects import ranked_rows, weights_picture
-from services.party.roles import Place
-from services.party.tables import RowsDiffer
-from spec.fedbio import CleaningSpec, FedbioSpec, RepresentationSpec
-from tables.loading import Labels, Table
+from parley.numerics.few_shot import sample_task
+from parley.numerics.storm import Vector
+from parley.numerics.streams import stream
+from parley.party.bilevel_objectives import BilevelObjective, DataCleaning, Rows, initial_network
+from parley.party.hyper_representation import HyperRepresentation
+from parley.party.suspects import ranked_rows, weights_picture
+from parley.services.party.roles import Place
+from parley.services.party.tables import RowsDiffer
+from parley.spec.fedbio import CleaningSpec, FedbioSpec, RepresentationSpec
+from parley.tables.loading import Labels, Table
 
 SUSPECTS, PICTURE = "suspects.csv", "weights.png"
 

@@ -12,22 +12,22 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from contracts.decentralised.v1 import decentralised_pb2
-from numerics.networks import NetworkKind, NetworkPlan
-from numerics.push_sum import estimate
-from numerics.streams import stream
-from party import hgp
-from privacy.decentralised_rounds import PeerTraffic, Stretch, plan_of
-from privacy.release import Addend, Release
-from services.party.checkpoints import CheckpointMissing, scalar
-from services.party.fedbio_role import PredictionRefused
-from services.party.hgp_tasks import HgpTask, hgp_task
-from services.party.peers import in_time
-from services.party.push_sum_plane import PushSumPlane
-from services.party.roles import Place, Plan
-from services.wire.decentralised_codec import decode_instruction, encode_contribution
-from services.wire.tensors import Blobs, MessageInvalid
-from spec.hgp import HgpSpec, PersonalisationSpec
+from parley.contracts.decentralised.v1 import decentralised_pb2
+from parley.numerics.networks import NetworkKind, NetworkPlan
+from parley.numerics.push_sum import estimate
+from parley.numerics.streams import stream
+from parley.party import hgp
+from parley.privacy.decentralised_rounds import PeerTraffic, Stretch, plan_of
+from parley.privacy.release import Addend, Release
+from parley.services.party.checkpoints import CheckpointMissing, scalar
+from parley.services.party.fedbio_role import PredictionRefused
+from parley.services.party.hgp_tasks import HgpTask, hgp_task
+from parley.services.party.peers import in_time
+from parley.services.party.push_sum_plane import PushSumPlane
+from parley.services.party.roles import Place, Plan
+from parley.services.wire.decentralised_codec import decode_instruction, encode_contribution
+from parley.services.wire.tensors import Blobs, MessageInvalid
+from parley.spec.hgp import HgpSpec, PersonalisationSpec
 
 Vector = NDArray[np.floating]
 SMALL = 1 << 16
@@ -191,7 +191,7 @@ class HgpRole:
 
 
 def training_of(train: HgpSpec, seed: int) -> hgp.Training:
-    """The inner problem's settings as `party.hgp` knows them."""
+    """The inner problem's settings as `parley.party.hgp` knows them."""
     inner = train.inner
     return hgp.Training(
         steps=train.inner_steps,
@@ -205,7 +205,7 @@ def training_of(train: HgpSpec, seed: int) -> hgp.Training:
 
 
 def hyper_gradient_of(train: HgpSpec, seed: int) -> hgp.Hgp:
-    """The hyper-gradient's settings as `party.hgp` knows them."""
+    """The hyper-gradient's settings as `parley.party.hgp` knows them."""
     hyper = train.hyper
     return hgp.Hgp(hyper.rounds, hyper.push_steps, hyper.step_size, hgp.Form(hyper.form), hyper.batch, seed)
 

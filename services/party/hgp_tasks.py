@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
 
-from numerics.bilevel_costs import (
+from parley.numerics.bilevel_costs import (
     BilevelCost,
     Personal,
     Predictor,
@@ -22,14 +22,14 @@ from numerics.bilevel_costs import (
     regularised_logistic,
     weighted_samples,
 )
-from numerics.streams import stream
-from party.bilevel_objectives import initial_network
-from party.influence import picture, ranked_rows
-from privacy.decentralised_rounds import ACCURACY_LEVELS, MEASURE_UNIT
-from services.party.roles import Place
-from services.party.tables import RowsDiffer
-from spec.hgp import HgpSpec, InfluenceSpec, PersonalisationSpec, RegularisationSpec
-from spec.rows import divide
+from parley.numerics.streams import stream
+from parley.party.bilevel_objectives import initial_network
+from parley.party.influence import picture, ranked_rows
+from parley.privacy.decentralised_rounds import ACCURACY_LEVELS, MEASURE_UNIT
+from parley.services.party.roles import Place
+from parley.services.party.tables import RowsDiffer
+from parley.spec.hgp import HgpSpec, InfluenceSpec, PersonalisationSpec, RegularisationSpec
+from parley.spec.rows import divide
 
 Vector = NDArray[np.floating]
 RANKED, PICTURE = "influence.csv", "influence.png"

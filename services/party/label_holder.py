@@ -6,15 +6,15 @@ from typing import Any, cast
 
 import grpc
 
-from contracts.coordinator.v1 import coordinator_service_pb2 as pb
-from contracts.coordinator.v1 import coordinator_service_pb2_grpc as pb_grpc
-from privacy.asysqn_rounds import RowsName
-from services.party.config import PartyConfig
-from services.party.peers import PeerLost
-from services.wire.asysqn_codec import decode_slopes, encode_question
-from services.wire.framing import framed, receive
-from services.wire.tensors import Array, Blobs, MessageInvalid
-from services.wire.transport import open_channel
+from parley.contracts.coordinator.v1 import coordinator_service_pb2 as pb
+from parley.contracts.coordinator.v1 import coordinator_service_pb2_grpc as pb_grpc
+from parley.privacy.asysqn_rounds import RowsName
+from parley.services.party.config import PartyConfig
+from parley.services.party.peers import PeerLost
+from parley.services.wire.asysqn_codec import decode_slopes, encode_question
+from parley.services.wire.framing import framed, receive
+from parley.services.wire.tensors import Array, Blobs, MessageInvalid
+from parley.services.wire.transport import open_channel
 
 
 class CoordinatorLabels:

@@ -14,30 +14,30 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from contracts.decentralised.v1 import decentralised_pb2
-from numerics.networks import gossip_weights, links
-from numerics.streams import stream
-from party import ldp_dsbo, ldp_meta, ldp_objectives
-from party.ldp_meta import MetaBounds, MetaRecords
-from party.ldp_objectives import Bounds, Records
-from privacy.decentralised_rounds import PeerTraffic, Stretch, plan_of
-from privacy.ldp_accounting import Decay, LdpPlan, Oracle, Schedules, guarantee, laplace_scales
-from privacy.ldp_states import NoisedState
-from privacy.release import Addend, Release, StateGate
-from services.party.checkpoints import CheckpointMissing, scalar
-from services.party.fedbio_role import PredictionRefused
-from services.party.peers import PeerFlooded, in_time
-from services.party.roles import Place, Plan
-from services.party.tables import RowsDiffer
-from services.wire.decentralised_codec import (
+from parley.contracts.decentralised.v1 import decentralised_pb2
+from parley.numerics.networks import gossip_weights, links
+from parley.numerics.streams import stream
+from parley.party import ldp_dsbo, ldp_meta, ldp_objectives
+from parley.party.ldp_meta import MetaBounds, MetaRecords
+from parley.party.ldp_objectives import Bounds, Records
+from parley.privacy.decentralised_rounds import PeerTraffic, Stretch, plan_of
+from parley.privacy.ldp_accounting import Decay, LdpPlan, Oracle, Schedules, guarantee, laplace_scales
+from parley.privacy.ldp_states import NoisedState
+from parley.privacy.release import Addend, Release, StateGate
+from parley.services.party.checkpoints import CheckpointMissing, scalar
+from parley.services.party.fedbio_role import PredictionRefused
+from parley.services.party.peers import PeerFlooded, in_time
+from parley.services.party.roles import Place, Plan
+from parley.services.party.tables import RowsDiffer
+from parley.services.wire.decentralised_codec import (
     decode_instruction,
     decode_noised_state,
     encode_contribution,
     encode_noised_state,
 )
-from services.wire.tensors import Blobs, MessageInvalid
-from spec.ldp_dsbo import LdpDsboSpec, MetaLearningSpec
-from spec.rows import divide
+from parley.services.wire.tensors import Blobs, MessageInvalid
+from parley.spec.ldp_dsbo import LdpDsboSpec, MetaLearningSpec
+from parley.spec.rows import divide
 
 _VECTORS = ("x", "y", "z")
 
@@ -231,7 +231,7 @@ def accuracy(known: Arrangement, records: Records | MetaRecords, agent: ldp_dsbo
 
 
 def settings_of(train: LdpDsboSpec, seed: int, columns: Sequence[str] = ()) -> ldp_dsbo.LdpDsbo:
-    """The run's settings as `party.ldp_dsbo` knows them; meta-learning needs the table's columns."""
+    """The run's settings as `parley.party.ldp_dsbo` knows them; meta-learning needs the table's columns."""
     steps, noise = train.step_sizes, train.noise
     return ldp_dsbo.LdpDsbo(
         Schedules(*(Decay(each.initial, each.rate) for each in (steps.x, steps.y, steps.z))),

@@ -10,14 +10,14 @@ from typing import Any, TypeVar
 import grpc
 from google.protobuf.message import Message
 
-from contracts.peer.v1 import peer_service_pb2 as pb
-from contracts.peer.v1 import peer_service_pb2_grpc as pb_grpc
-from privacy.release import Addend, Release, TreeGate, TreeName, TreeSum
-from privacy.rounds import Vector
-from services.wire.framing import framed
-from services.wire.sum_codec import decode_tree_sum, encode_tree_sum
-from services.wire.tensors import Blobs, MessageInvalid
-from services.wire.transport import open_channel
+from parley.contracts.peer.v1 import peer_service_pb2 as pb
+from parley.contracts.peer.v1 import peer_service_pb2_grpc as pb_grpc
+from parley.privacy.release import Addend, Release, TreeGate, TreeName, TreeSum
+from parley.privacy.rounds import Vector
+from parley.services.wire.framing import framed
+from parley.services.wire.sum_codec import decode_tree_sum, encode_tree_sum
+from parley.services.wire.tensors import Blobs, MessageInvalid
+from parley.services.wire.transport import open_channel
 
 MOST_WAITING = 1024
 """Partial sums that may wait for this party to come to their round."""

@@ -7,12 +7,12 @@ a resumed run and a prediction treat rows as the training did, whatever the tabl
 import numpy as np
 from numpy.typing import NDArray
 
-from numerics.streams import stream
-from services.party.tables import TableShelf
-from spec.rows import divide
-from spec.run import RunSpec
-from tables.loading import Table
-from tables.preprocessing import Declared, Fitted, PreprocessingInvalid, apply, fit, of_table
+from parley.numerics.streams import stream
+from parley.services.party.tables import TableShelf
+from parley.spec.rows import divide
+from parley.spec.run import RunSpec
+from parley.tables.loading import Table
+from parley.tables.preprocessing import Declared, Fitted, PreprocessingInvalid, apply, fit, of_table
 
 
 def table_of_run(

@@ -9,13 +9,13 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from functools import lru_cache
 
-from contracts.decentralised.v1 import decentralised_pb2
-from numerics.networks import NetworkPlan, in_neighbours, links, metropolis_weights, out_neighbours
-from numerics.push_sum import Mass, RunningTotal
-from privacy.release import PortionGate
-from services.party.peers import PeerFlooded, PeerLost, PeerPlane
-from services.wire.decentralised_codec import ReceivedPortion, decode_push_sum, encode_push_sum
-from services.wire.tensors import Blobs, MessageInvalid
+from parley.contracts.decentralised.v1 import decentralised_pb2
+from parley.numerics.networks import NetworkPlan, in_neighbours, links, metropolis_weights, out_neighbours
+from parley.numerics.push_sum import Mass, RunningTotal
+from parley.privacy.release import PortionGate
+from parley.services.party.peers import PeerFlooded, PeerLost, PeerPlane
+from parley.services.wire.decentralised_codec import ReceivedPortion, decode_push_sum, encode_push_sum
+from parley.services.wire.tensors import Blobs, MessageInvalid
 
 Shares = Mapping[int, float] | None
 

@@ -2,46 +2,46 @@
 
 from grpc import StatusCode
 
-from numerics.few_shot import TooFewExamples
-from numerics.gradient_estimators import UnsuitableFeatures
-from numerics.networks import NetworkError
-from numerics.neumann import SeriesDiverges
-from numerics.push_sum import PushSumError
-from numerics.storm import InvalidDecay
-from numerics.streams import InvalidStream
-from party.asysqn import BatchMismatch
-from party.asysqn import Diverged as AsysqnDiverged
-from party.asysqn_block import LabelsNotHere, RowsNotThere
-from party.bambi import IllConditioned, OutcomeMisshapen, OutcomeUnexpected
-from party.bilevel_objectives import InvalidData
-from party.fedbio import Diverged, InvalidSettings, MeanMismatch
-from party.fedbio import RoundMismatch as FedbioRoundMismatch
-from party.hgp import Diverged as HgpDiverged
-from party.hgp import InvalidHgp
-from party.ldp_dsbo import NeighbourMissing, NoDataLeft, UnusableState
-from party.ldp_dsbo import StepMismatch as AgentStepMismatch
-from party.ldp_objectives import InvalidBounds
-from party.models import InvalidModelSize, ModelImportRefused, ModelShapeMismatch, UnknownModel
-from privacy.dropout import BothSharesAsked, SharesMissing, SharesNotForUs
-from privacy.ldp_accounting import AccountingError
-from privacy.ledger import BudgetExhausted, LedgerConflict, LedgerUnusable
-from privacy.pairwise import NotAParticipant, RoundReused
-from privacy.recovery import StepUnexpected
-from privacy.ring import NotRingElements, RingTooSmall, ValueNotFinite, ValueOutOfRange
-from privacy.session_keys import KeyRejected
-from privacy.shamir import ThresholdImpossible
-from privacy.trees import TooFewParties
-from privacy.two_tree import SubtreeIncomplete, UnexpectedPartialSum
-from services.party.checkpoints import CheckpointMissing, ModelMissing, StorageFailed
-from services.party.fedbio_role import ParticipantsRefused, PredictionRefused
-from services.party.fedbio_tasks import ImagesUnfit
-from services.party.peers import PeerFlooded, PeerLost
-from services.party.sessions import PolicyRefused, RoundMismatch, SessionNotBegun, SessionUnknown
-from services.party.tables import RowsDiffer, TableUnknown, TooManySessions, VersionMismatch
-from services.wire.refusals import Catalogue, Refusal
-from spec.parsing import SpecInvalid
-from spec.rows import RowsUnavailable
-from tables.errors import TableError
+from parley.numerics.few_shot import TooFewExamples
+from parley.numerics.gradient_estimators import UnsuitableFeatures
+from parley.numerics.networks import NetworkError
+from parley.numerics.neumann import SeriesDiverges
+from parley.numerics.push_sum import PushSumError
+from parley.numerics.storm import InvalidDecay
+from parley.numerics.streams import InvalidStream
+from parley.party.asysqn import BatchMismatch
+from parley.party.asysqn import Diverged as AsysqnDiverged
+from parley.party.asysqn_block import LabelsNotHere, RowsNotThere
+from parley.party.bambi import IllConditioned, OutcomeMisshapen, OutcomeUnexpected
+from parley.party.bilevel_objectives import InvalidData
+from parley.party.fedbio import Diverged, InvalidSettings, MeanMismatch
+from parley.party.fedbio import RoundMismatch as FedbioRoundMismatch
+from parley.party.hgp import Diverged as HgpDiverged
+from parley.party.hgp import InvalidHgp
+from parley.party.ldp_dsbo import NeighbourMissing, NoDataLeft, UnusableState
+from parley.party.ldp_dsbo import StepMismatch as AgentStepMismatch
+from parley.party.ldp_objectives import InvalidBounds
+from parley.party.models import InvalidModelSize, ModelImportRefused, ModelShapeMismatch, UnknownModel
+from parley.privacy.dropout import BothSharesAsked, SharesMissing, SharesNotForUs
+from parley.privacy.ldp_accounting import AccountingError
+from parley.privacy.ledger import BudgetExhausted, LedgerConflict, LedgerUnusable
+from parley.privacy.pairwise import NotAParticipant, RoundReused
+from parley.privacy.recovery import StepUnexpected
+from parley.privacy.ring import NotRingElements, RingTooSmall, ValueNotFinite, ValueOutOfRange
+from parley.privacy.session_keys import KeyRejected
+from parley.privacy.shamir import ThresholdImpossible
+from parley.privacy.trees import TooFewParties
+from parley.privacy.two_tree import SubtreeIncomplete, UnexpectedPartialSum
+from parley.services.party.checkpoints import CheckpointMissing, ModelMissing, StorageFailed
+from parley.services.party.fedbio_role import ParticipantsRefused, PredictionRefused
+from parley.services.party.fedbio_tasks import ImagesUnfit
+from parley.services.party.peers import PeerFlooded, PeerLost
+from parley.services.party.sessions import PolicyRefused, RoundMismatch, SessionNotBegun, SessionUnknown
+from parley.services.party.tables import RowsDiffer, TableUnknown, TooManySessions, VersionMismatch
+from parley.services.wire.refusals import Catalogue, Refusal
+from parley.spec.parsing import SpecInvalid
+from parley.spec.rows import RowsUnavailable
+from parley.tables.errors import TableError
 
 # These errors quote private values; the caller gets a sentence without them.
 _LOOK_AT_DATA = "the party's table cannot be used: its owner finds the file, line and remedy in the party's log"

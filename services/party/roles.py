@@ -7,17 +7,17 @@ from typing import Any, Protocol, runtime_checkable
 from google.protobuf.message import Message
 from torch import Tensor
 
-from privacy.asysqn_rounds import RowsName
-from privacy.ledger import Ledger
-from privacy.noise import KeyedNoise
-from privacy.release import RecoveryGate, Release
-from privacy.rounds import Vector
-from services.party.peers import PeerPlane
-from services.party.sum_journal import SumJournal
-from services.party.tables import TableShelf
-from services.wire.tensors import Blobs
-from spec.run import RunSpec
-from tables.loading import Labels, Table
+from parley.privacy.asysqn_rounds import RowsName
+from parley.privacy.ledger import Ledger
+from parley.privacy.noise import KeyedNoise
+from parley.privacy.release import RecoveryGate, Release
+from parley.privacy.rounds import Vector
+from parley.services.party.peers import PeerPlane
+from parley.services.party.sum_journal import SumJournal
+from parley.services.party.tables import TableShelf
+from parley.services.wire.tensors import Blobs
+from parley.spec.run import RunSpec
+from parley.tables.loading import Labels, Table
 
 
 class SlopesDesk(Protocol):

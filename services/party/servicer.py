@@ -12,35 +12,35 @@ from typing import Any, TypeVar
 
 import grpc
 
-from contracts.party.v1 import party_service_pb2 as pb
-from contracts.party.v1 import party_service_pb2_grpc as pb_grpc
-from contracts.peer.v1 import peer_service_pb2 as peer_pb
-from contracts.peer.v1 import peer_service_pb2_grpc as peer_grpc
-from privacy.ledger import open_ledger
-from privacy.noise import KeyedNoise, read_or_create_key
-from privacy.release import bitmap
-from services.party.alignment import aligned_shelf
-from services.party.checkpoints import Store
-from services.party.config import PartyConfig
-from services.party.label_holder import CoordinatorLabels
-from services.party.peers import PeerPlane
-from services.party.preprocessing import table_of_run, to_keep
-from services.party.roles import Place, PrivacyDesk
-from services.party.sessions import ALGORITHMS, PolicyRefused, Session, SessionUnknown, check_policy
-from services.party.signed_keys import decode_key, encode_key
-from services.party.tables import TableShelf, TooManySessions, VersionMismatch, chosen_rows
-from services.wire import metrics
-from services.wire.authorisation import NotAuthorised, caller_of
-from services.wire.certificates import load_identity
-from services.wire.fedbio_codec import decode_settled, encode_settled
-from services.wire.framing import framed, reader, receive
-from services.wire.tensors import MessageInvalid
-from services.wire.version import VERSION
-from spec.parsing import parse_spec
-from tables.alignments import AlignmentShelf
-from tables.errors import TableError
-from tables.loading import id_digest
-from tables.preprocessing import Fitted
+from parley.contracts.party.v1 import party_service_pb2 as pb
+from parley.contracts.party.v1 import party_service_pb2_grpc as pb_grpc
+from parley.contracts.peer.v1 import peer_service_pb2 as peer_pb
+from parley.contracts.peer.v1 import peer_service_pb2_grpc as peer_grpc
+from parley.privacy.ledger import open_ledger
+from parley.privacy.noise import KeyedNoise, read_or_create_key
+from parley.privacy.release import bitmap
+from parley.services.party.alignment import aligned_shelf
+from parley.services.party.checkpoints import Store
+from parley.services.party.config import PartyConfig
+from parley.services.party.label_holder import CoordinatorLabels
+from parley.services.party.peers import PeerPlane
+from parley.services.party.preprocessing import table_of_run, to_keep
+from parley.services.party.roles import Place, PrivacyDesk
+from parley.services.party.sessions import ALGORITHMS, PolicyRefused, Session, SessionUnknown, check_policy
+from parley.services.party.signed_keys import decode_key, encode_key
+from parley.services.party.tables import TableShelf, TooManySessions, VersionMismatch, chosen_rows
+from parley.services.wire import metrics
+from parley.services.wire.authorisation import NotAuthorised, caller_of
+from parley.services.wire.certificates import load_identity
+from parley.services.wire.fedbio_codec import decode_settled, encode_settled
+from parley.services.wire.framing import framed, reader, receive
+from parley.services.wire.tensors import MessageInvalid
+from parley.services.wire.version import VERSION
+from parley.spec.parsing import parse_spec
+from parley.tables.alignments import AlignmentShelf
+from parley.tables.errors import TableError
+from parley.tables.loading import id_digest
+from parley.tables.preprocessing import Fitted
 
 Result = TypeVar("Result")
 logger = logging.getLogger(__name__)

@@ -10,17 +10,17 @@ from typing import Any
 
 from google.protobuf.message import Message
 
-from privacy.aggregation import Pairwise, ring_of, trees_of
-from privacy.fedbio_rounds import Phase
-from privacy.recovery import RecoverableSums
-from privacy.release import Addend, Plain, RecoveryGate, Release, SumGate, TreeGate
-from privacy.rounds import Vector
-from privacy.session_keys import SessionKey, SignedKey, pair_secret, verify_signed_key
-from services.party import asysqn_role, bambi_role, fedbio_role, hgp_role, ldp_dsbo_role
-from services.party.checkpoints import CheckpointMissing, Store
-from services.party.config import Policy
-from services.party.peers import PeerPlane
-from services.party.roles import (
+from parley.privacy.aggregation import Pairwise, ring_of, trees_of
+from parley.privacy.fedbio_rounds import Phase
+from parley.privacy.recovery import RecoverableSums
+from parley.privacy.release import Addend, Plain, RecoveryGate, Release, SumGate, TreeGate
+from parley.privacy.rounds import Vector
+from parley.privacy.session_keys import SessionKey, SignedKey, pair_secret, verify_signed_key
+from parley.services.party import asysqn_role, bambi_role, fedbio_role, hgp_role, ldp_dsbo_role
+from parley.services.party.checkpoints import CheckpointMissing, Store
+from parley.services.party.config import Policy
+from parley.services.party.peers import PeerPlane
+from parley.services.party.roles import (
     Algorithm,
     ForesightRole,
     PeerRole,
@@ -32,10 +32,10 @@ from services.party.roles import (
     Role,
     SteadyRole,
 )
-from services.party.sum_journal import SumJournal
-from services.wire.swift_work import SwiftWork
-from services.wire.tensors import Blobs
-from spec.run import RunSpec
+from parley.services.party.sum_journal import SumJournal
+from parley.services.wire.swift_work import SwiftWork
+from parley.services.wire.tensors import Blobs
+from parley.spec.run import RunSpec
 
 ALGORITHMS: Mapping[str, Algorithm] = {
     "bambi": Algorithm(bambi_role.upper_size, bambi_role.BambiRole),

@@ -1,9 +1,9 @@
 """Keys of a session, signed with the party's certificate, as they cross."""
 
-from contracts.aggregation.v1 import aggregation_pb2 as pb
-from privacy.session_keys import SessionKey, SignedKey, sign_key
-from services.party.config import PartyConfig
-from services.wire.certificates import load_identity
+from parley.contracts.aggregation.v1 import aggregation_pb2 as pb
+from parley.privacy.session_keys import SessionKey, SignedKey, sign_key
+from parley.services.party.config import PartyConfig
+from parley.services.wire.certificates import load_identity
 
 
 def encode_key(config: PartyConfig, key: SessionKey, session_id: str) -> pb.SignedKey:

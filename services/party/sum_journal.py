@@ -10,8 +10,8 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import get_args
 
-from privacy.fedbio_rounds import Phase
-from services.party.checkpoints import StorageFailed
+from parley.privacy.fedbio_rounds import Phase
+from parley.services.party.checkpoints import StorageFailed
 
 _PHASES: tuple[Phase, ...] = get_args(Phase)
 """In the order in which a round has them."""

@@ -6,10 +6,10 @@ from typing import Literal
 
 import numpy as np
 
-from services.party.config import TableConfig
-from tables.identities import RowChoice
-from tables.loading import Labels, Table, load_ids, load_labels, load_table
-from tables.preprocessing import Declared, Fitted, apply
+from parley.services.party.config import TableConfig
+from parley.tables.identities import RowChoice
+from parley.tables.loading import Labels, Table, load_ids, load_labels, load_table
+from parley.tables.preprocessing import Declared, Fitted, apply
 
 
 class TableUnknown(LookupError):

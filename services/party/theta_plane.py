@@ -14,13 +14,19 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from contracts.asysqn.v1 import asysqn_pb2
-from privacy.asysqn_rounds import RowsName, ThetaRequest
-from privacy.release import Addend, Release, TreeName, TreeSum
-from privacy.requested_sums import RequestedSums
-from services.party.peers import TREES, PeerFlooded, PeerLost, PeerPlane
-from services.wire.asysqn_codec import decode_partial, decode_request, encode_partial, encode_request, encode_share
-from services.wire.tensors import Blobs, MessageInvalid
+from parley.contracts.asysqn.v1 import asysqn_pb2
+from parley.privacy.asysqn_rounds import RowsName, ThetaRequest
+from parley.privacy.release import Addend, Release, TreeName, TreeSum
+from parley.privacy.requested_sums import RequestedSums
+from parley.services.party.peers import TREES, PeerFlooded, PeerLost, PeerPlane
+from parley.services.wire.asysqn_codec import (
+    decode_partial,
+    decode_request,
+    encode_partial,
+    encode_request,
+    encode_share,
+)
+from parley.services.wire.tensors import Blobs, MessageInvalid
 
 Vector = NDArray[np.float64]
 Answer = Callable[[Sequence[tuple[int, RowsName]]], list[Vector]]

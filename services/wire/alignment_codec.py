@@ -2,12 +2,12 @@
 
 from collections.abc import Iterator
 
-from contracts.alignment.v1 import alignment_service_pb2 as pb
-from privacy.psi import HiddenTable, Points, SealedShares, ShuffleShare, Tags
-from privacy.psi_curve import POINT_BYTES
-from privacy.release import Release
-from services.wire.tensors import MessageInvalid
-from tables.identities import Duplicates
+from parley.contracts.alignment.v1 import alignment_service_pb2 as pb
+from parley.privacy.psi import HiddenTable, Points, SealedShares, ShuffleShare, Tags
+from parley.privacy.psi_curve import POINT_BYTES
+from parley.privacy.release import Release
+from parley.services.wire.tensors import MessageInvalid
+from parley.tables.identities import Duplicates
 
 BATCH_IDS = 1 << 14
 """Ids of one message: half a megabyte of points."""

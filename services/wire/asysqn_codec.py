@@ -4,9 +4,9 @@ import math
 from collections import deque
 from typing import Literal
 
-from contracts.asysqn.v1 import asysqn_pb2 as pb
-from contracts.coordinator.v1 import coordinator_service_pb2 as coordinator_pb
-from privacy.asysqn_rounds import (
+from parley.contracts.asysqn.v1 import asysqn_pb2 as pb
+from parley.contracts.coordinator.v1 import coordinator_service_pb2 as coordinator_pb
+from parley.privacy.asysqn_rounds import (
     AllRows,
     Ask,
     AsysqnRound,
@@ -24,10 +24,10 @@ from privacy.asysqn_rounds import (
     ThetaRequest,
     is_summed,
 )
-from privacy.release import Addend, Release, TreeSum
-from privacy.rounds import Checkpoint, Finish
-from services.wire.sum_codec import decode_addend, decode_tree_sum, encode_addend, encode_tree_sum, named
-from services.wire.tensors import Array, Blobs, MessageInvalid, decode_tensor, encode_tensor
+from parley.privacy.release import Addend, Release, TreeSum
+from parley.privacy.rounds import Checkpoint, Finish
+from parley.services.wire.sum_codec import decode_addend, decode_tree_sum, encode_addend, encode_tree_sum, named
+from parley.services.wire.tensors import Array, Blobs, MessageInvalid, decode_tensor, encode_tensor
 
 _LOOKS: dict[Literal["watched", "all"], pb.LookRows.ValueType] = {
     "watched": pb.LOOK_ROWS_WATCHED,

@@ -6,7 +6,7 @@ from functools import lru_cache
 
 import grpc
 
-from services.wire.certificates import peer_identity
+from parley.services.wire.certificates import peer_identity
 
 ANY_ROLE = frozenset({"client", "party", "coordinator"})
 HEALTH = {f"/grpc.health.v1.Health/{name}": ANY_ROLE for name in ("Check", "Watch", "List")}

@@ -3,9 +3,9 @@
 import math
 from collections import deque
 
-from contracts.bambi.v1 import bambi_pb2 as pb
-from privacy.release import Addend, Release
-from privacy.rounds import (
+from parley.contracts.bambi.v1 import bambi_pb2 as pb
+from parley.privacy.release import Addend, Release
+from parley.privacy.rounds import (
     Ask,
     Checkpoint,
     Coefficients,
@@ -22,8 +22,8 @@ from privacy.rounds import (
     RowsForward,
     UpperForward,
 )
-from services.wire.sum_codec import decode_addend, encode_addend, named
-from services.wire.tensors import Blobs, MessageInvalid, decode_tensor, encode_tensor
+from parley.services.wire.sum_codec import decode_addend, encode_addend, named
+from parley.services.wire.tensors import Blobs, MessageInvalid, decode_tensor, encode_tensor
 
 _SETS: dict[RowSetName, pb.RowSet.ValueType] = {
     "lower": pb.ROW_SET_LOWER,

@@ -26,7 +26,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from services.wire.certificate_files import (
+from parley.services.wire.certificate_files import (
     AuthorityRefused,
     CertificateError,
     CertificateExists,

@@ -6,7 +6,7 @@ from typing import Annotated, TypeVar
 import yaml
 from pydantic import AfterValidator, ValidationError, ValidationInfo
 
-from spec.section import Section
+from parley.spec.section import Section
 
 Config = TypeVar("Config", bound=Section)
 

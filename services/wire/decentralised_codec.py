@@ -6,13 +6,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from contracts.decentralised.v1 import decentralised_pb2 as pb
-from numerics.push_sum import Mass, RunningTotal
-from privacy.decentralised_rounds import PeerTraffic, Phase, Stretch
-from privacy.ldp_states import NoisedState
-from privacy.release import Addend, Portion, Release
-from services.wire.sum_codec import decode_addend, encode_addend, named
-from services.wire.tensors import Blobs, MessageInvalid, decode_tensor, encode_tensor
+from parley.contracts.decentralised.v1 import decentralised_pb2 as pb
+from parley.numerics.push_sum import Mass, RunningTotal
+from parley.privacy.decentralised_rounds import PeerTraffic, Phase, Stretch
+from parley.privacy.ldp_states import NoisedState
+from parley.privacy.release import Addend, Portion, Release
+from parley.services.wire.sum_codec import decode_addend, encode_addend, named
+from parley.services.wire.tensors import Blobs, MessageInvalid, decode_tensor, encode_tensor
 
 _PHASES: dict[Phase, pb.Phase.ValueType] = {
     "train": pb.PHASE_TRAIN,

@@ -6,11 +6,11 @@ from typing import Any
 
 import numpy as np
 
-from contracts.fedbio.v1 import fedbio_pb2 as pb
-from privacy.fedbio_rounds import AveragingRound, Phase
-from privacy.recovery import AskDisclosure, AskKey, AskShares, KeyOffer, RecoveryStep, Settlement, ShareBundle
-from privacy.release import Addend, Release, bitmap
-from services.wire.recovery_codec import (
+from parley.contracts.fedbio.v1 import fedbio_pb2 as pb
+from parley.privacy.fedbio_rounds import AveragingRound, Phase
+from parley.privacy.recovery import AskDisclosure, AskKey, AskShares, KeyOffer, RecoveryStep, Settlement, ShareBundle
+from parley.privacy.release import Addend, Release, bitmap
+from parley.services.wire.recovery_codec import (
     decode_bundle,
     decode_offer,
     decode_settlement,
@@ -19,8 +19,8 @@ from services.wire.recovery_codec import (
     encode_offer,
     encode_settlement,
 )
-from services.wire.sum_codec import decode_addend, encode_addend, named
-from services.wire.tensors import Blobs, MessageInvalid, decode_tensor, encode_tensor
+from parley.services.wire.sum_codec import decode_addend, encode_addend, named
+from parley.services.wire.tensors import Blobs, MessageInvalid, decode_tensor, encode_tensor
 
 _PHASES: dict[Phase, pb.Phase.ValueType] = {
     "variables": pb.PHASE_VARIABLES,

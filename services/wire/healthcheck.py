@@ -1,4 +1,4 @@
-"""Ask a service on this host how it is: `python -m services.wire.healthcheck --config party.yaml`.
+"""Ask a service on this host how it is: `python -m parley.services.wire.healthcheck --config party.yaml`.
 
 The service's own configuration says where it listens and who it is, and its own certificate opens the connection, so a
 health check needs nothing beside them. It is a container's probe: exit code 0, or 1 and one line that says why.
@@ -14,7 +14,7 @@ import grpc
 import yaml
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from services.wire.certificates import load_identity, tls_name
+from parley.services.wire.certificates import load_identity, tls_name
 
 CHECK_SECONDS = 10.0
 ANY_HOST = {"0.0.0.0": "127.0.0.1", "[::]": "[::1]", "": "127.0.0.1"}  # noqa: S104 (recognised, not bound)

@@ -1,8 +1,16 @@
 """Ledgers as messages: what was released, to whom, at what cost, and whether the chain is whole."""
 
-from contracts.ledger.v1 import ledger_pb2 as pb
-from privacy.accounting import Composed, Event, PureAccountant, Together, from_json, online_epsilon, reported_epsilon
-from privacy.ledger import Entry, Ledger, LedgerBroken, RunNotOpen
+from parley.contracts.ledger.v1 import ledger_pb2 as pb
+from parley.privacy.accounting import (
+    Composed,
+    Event,
+    PureAccountant,
+    Together,
+    from_json,
+    online_epsilon,
+    reported_epsilon,
+)
+from parley.privacy.ledger import Entry, Ledger, LedgerBroken, RunNotOpen
 
 
 def entries_of(ledger: Ledger, run_id: str) -> tuple[list[pb.LedgerEntry], str]:

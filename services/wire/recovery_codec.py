@@ -2,10 +2,10 @@
 
 from collections.abc import Iterable, Mapping
 
-from contracts.aggregation.v1 import aggregation_pb2 as pb
-from privacy.dropout import SEALED_BYTES, Disclosure
-from privacy.mask_stream import KEY_BYTES
-from privacy.recovery import (
+from parley.contracts.aggregation.v1 import aggregation_pb2 as pb
+from parley.privacy.dropout import SEALED_BYTES, Disclosure
+from parley.privacy.mask_stream import KEY_BYTES
+from parley.privacy.recovery import (
     AskDisclosure,
     AskKey,
     AskShares,
@@ -15,9 +15,9 @@ from privacy.recovery import (
     Settlement,
     ShareBundle,
 )
-from privacy.release import Release, bitmap
-from privacy.shamir import SHARE_BYTES, Share, SharesInconsistent
-from services.wire.tensors import MessageInvalid
+from parley.privacy.release import Release, bitmap
+from parley.privacy.shamir import SHARE_BYTES, Share, SharesInconsistent
+from parley.services.wire.tensors import MessageInvalid
 
 MOST_PARTIES = 64
 

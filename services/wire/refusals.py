@@ -12,10 +12,10 @@ from google.protobuf.message import DecodeError
 from google.rpc import error_details_pb2, status_pb2
 from grpc_status import rpc_status
 
-from services.wire import metrics
-from services.wire.authorisation import Caller, NotAuthorised, Policy, caller_of
-from services.wire.certificate_files import CertificateError, PeerRefused
-from services.wire.tensors import MessageInvalid
+from parley.services.wire import metrics
+from parley.services.wire.authorisation import Caller, NotAuthorised, Policy, caller_of
+from parley.services.wire.certificate_files import CertificateError, PeerRefused
+from parley.services.wire.tensors import MessageInvalid
 
 DOMAIN = "parley"
 LONGEST_BYTES = 1500

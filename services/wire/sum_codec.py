@@ -3,9 +3,9 @@
 from collections.abc import Mapping
 from typing import TypeVar
 
-from contracts.aggregation.v1 import aggregation_pb2 as sums_pb
-from privacy.release import Addend, Release, TreeName, TreeSum
-from services.wire.tensors import Blobs, MessageInvalid, decode_tensor, encode_tensor
+from parley.contracts.aggregation.v1 import aggregation_pb2 as sums_pb
+from parley.privacy.release import Addend, Release, TreeName, TreeSum
+from parley.services.wire.tensors import Blobs, MessageInvalid, decode_tensor, encode_tensor
 
 Name = TypeVar("Name", bound=str)
 _TREES: dict[TreeName, sums_pb.Tree.ValueType] = {"values": sums_pb.TREE_VALUES, "masks": sums_pb.TREE_MASKS}

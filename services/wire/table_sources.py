@@ -6,9 +6,9 @@ from typing import Self
 
 from pydantic import Field, model_validator
 
-from services.wire.configuration import FilePath
-from spec.section import Section
-from tables.databases import MOST_BYTES, MOST_ROWS, SqlSource
+from parley.services.wire.configuration import FilePath
+from parley.spec.section import Section
+from parley.tables.databases import MOST_BYTES, MOST_ROWS, SqlSource
 
 
 class TableSource(Section):

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from contracts.tensor.v1 import tensor_pb2 as pb
+from parley.contracts.tensor.v1 import tensor_pb2 as pb
 
 Array = NDArray[Any]
 Blobs = deque[memoryview]

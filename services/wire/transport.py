@@ -9,9 +9,9 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_health.v1.health import aio as health_aio
 from grpc_reflection.v1alpha import reflection
 
-from services.wire.certificates import Identity, load_identity, tls_name
-from services.wire.refusals import Border
-from services.wire.tensors import INLINE_BYTES
+from parley.services.wire.certificates import Identity, load_identity, tls_name
+from parley.services.wire.refusals import Border
+from parley.services.wire.tensors import INLINE_BYTES
 
 LARGEST_MESSAGE_BYTES = 4 * INLINE_BYTES
 Stamp = tuple[tuple[str, int], ...]

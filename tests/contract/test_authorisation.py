@@ -1,13 +1,13 @@
 """Every RPC has roles, and nothing has a role that is not an RPC."""
 
-import services.coordinator.__main__ as coordinator_main
-import services.party.__main__ as party_main
-from contracts.alignment.v1 import alignment_service_pb2
-from contracts.coordinator.v1 import coordinator_service_pb2
-from contracts.party.v1 import party_service_pb2
-from contracts.peer.v1 import peer_service_pb2
-from contracts.run.v1 import run_service_pb2
-from services.wire.authorisation import HEALTH, REFLECTION
+import parley.services.coordinator.__main__ as coordinator_main
+import parley.services.party.__main__ as party_main
+from parley.contracts.alignment.v1 import alignment_service_pb2
+from parley.contracts.coordinator.v1 import coordinator_service_pb2
+from parley.contracts.party.v1 import party_service_pb2
+from parley.contracts.peer.v1 import peer_service_pb2
+from parley.contracts.run.v1 import run_service_pb2
+from parley.services.wire.authorisation import HEALTH, REFLECTION
 
 SERVED = [
     (

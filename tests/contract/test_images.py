@@ -11,10 +11,11 @@ import pytest
 ROOT = Path(__file__).parents[2]
 DOCKERFILE = (ROOT / "deploy" / "Dockerfile").read_text()
 REQUIREMENTS = ROOT / "deploy" / "requirements"
-COMMON = {"contracts", "numerics", "parley", "privacy", "services", "services.wire", "spec", "tables"}
+ROOMS = ("contracts", "numerics", "privacy", "services", "services.wire", "spec", "tables")
+COMMON = {"parley", *(f"parley.{room}" for room in ROOMS)}
 PACKAGES = {
-    "party": COMMON | {"party", "services.party"},
-    "coordinator": COMMON | {"coordinator", "dashboard", "services.coordinator"},
+    "party": COMMON | {"parley.party", "parley.services.party"},
+    "coordinator": COMMON | {"parley.coordinator", "parley.dashboard", "parley.services.coordinator"},
 }
 DISTRIBUTIONS = {
     "dp_accounting": "dp-accounting",
@@ -39,7 +40,7 @@ def stage(name: str) -> str:
 
 def copied(name: str) -> set[str]:
     """The packages that a stage copies."""
-    targets = re.findall(r"^COPY .*?/opt/parley/([a-z/]+?)/?$", stage(name), re.MULTILINE)
+    targets = re.findall(r"^COPY .*?/opt/parley/(parley(?:/[a-z]+)*)/?$", stage(name), re.MULTILINE)
     return {target.replace("/", ".") for target in targets}
 
 
@@ -52,7 +53,7 @@ def required(*names: str) -> set[str]:
 def imports_of(package: str) -> set[str]:
     """Distributions of all modules that a package's own files import, wherever in the file."""
     found: set[str] = set()
-    for path in (ROOT / package.replace(".", "/")).glob("*.py"):
+    for path in (ROOT / "src" / package.replace(".", "/")).glob("*.py"):
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.Import):
                 found |= {alias.name.split(".")[0] for alias in node.names}
@@ -69,16 +70,15 @@ def test_an_image_gets_its_own_role_and_nothing_of_the_other(image):
 @pytest.mark.parametrize("image", PACKAGES)
 def test_an_image_installs_what_its_service_imports(image):
     installed = required("common", image) | ({"torch"} if image == "party" else set())
-    ours = {name.split(".")[0] for name in PACKAGES["party"] | PACKAGES["coordinator"]}
-    for package in PACKAGES[image] - {"contracts", "parley"}:  # the command imports what it needs when it runs
-        missing = imports_of(package) - ours - installed
-        if image == "coordinator" and package == "numerics":
+    for package in PACKAGES[image] - {"parley.contracts", "parley"}:  # the command imports what it needs when it runs
+        missing = imports_of(package) - {"parley"} - installed
+        if image == "coordinator" and package == "parley.numerics":
             missing.discard("torch")  # its torch modules are the party's; the next test watches them
         assert not missing, f"{package} imports {missing}: add it to deploy/requirements"
 
 
 def test_a_coordinator_imports_no_torch():
-    code = "import sys, services.coordinator.__main__, parley.cli; sys.exit('torch' in sys.modules)"
+    code = "import sys, parley.services.coordinator.__main__, parley.cli; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], cwd=ROOT, timeout=120).returncode == 0
 
 

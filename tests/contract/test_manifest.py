@@ -4,12 +4,12 @@ import importlib
 import pkgutil
 from collections import Counter
 
-import contracts
-from privacy.manifest import MANIFEST
+from parley import contracts
+from parley.privacy.manifest import MANIFEST
 
 
 def _fields():
-    for module in pkgutil.walk_packages(contracts.__path__, "contracts."):
+    for module in pkgutil.walk_packages(contracts.__path__, "parley.contracts."):
         if module.name.endswith("_pb2"):
             for message in importlib.import_module(module.name).DESCRIPTOR.message_types_by_name.values():
                 assert not message.nested_types, "list nested messages here before using them"
@@ -27,7 +27,7 @@ def test_no_field_is_declared_twice():
 
 def test_no_field_takes_anything():
     """No `Any`, no maps: the schema says what leaves."""
-    for module in pkgutil.walk_packages(contracts.__path__, "contracts."):
+    for module in pkgutil.walk_packages(contracts.__path__, "parley.contracts."):
         if module.name.endswith("_pb2"):
             for message in importlib.import_module(module.name).DESCRIPTOR.message_types_by_name.values():
                 for field in message.fields:

@@ -6,13 +6,15 @@ from pathlib import Path
 
 import pytest
 
-import services.wire.alignment_codec
-import services.wire.bambi_codec
-import services.wire.decentralised_codec
-import services.wire.fedbio_codec
-import services.wire.recovery_codec
-import services.wire.sum_codec
-from privacy.release import Release
+from parley.privacy.release import Release
+from parley.services.wire import (
+    alignment_codec,
+    bambi_codec,
+    decentralised_codec,
+    fedbio_codec,
+    recovery_codec,
+    sum_codec,
+)
 
 ROOT = Path(__file__).parents[2]
 PRODUCT = [
@@ -21,7 +23,7 @@ PRODUCT = [
     "coordinator",
     "privacy",
     "numerics",
-    "parley",
+    "src/parley",
     "spec",
     "tables",
     "experiments",
@@ -64,26 +66,26 @@ def test_a_release_cannot_be_made_by_hand():
 @pytest.mark.parametrize(
     "encoder",
     [
-        services.wire.alignment_codec.encode_blinded,
-        services.wire.alignment_codec.encode_evaluated,
-        services.wire.alignment_codec.encode_table,
-        services.wire.alignment_codec.encode_matches,
-        services.wire.alignment_codec.encode_sealed,
-        services.wire.alignment_codec.encode_share,
-        services.wire.bambi_codec.encode_instruction,
-        services.wire.bambi_codec.encode_contribution,
-        services.wire.fedbio_codec.encode_instruction,
-        services.wire.fedbio_codec.encode_contribution,
-        services.wire.decentralised_codec.encode_instruction,
-        services.wire.decentralised_codec.encode_contribution,
-        services.wire.decentralised_codec.encode_push_sum,
-        services.wire.decentralised_codec.encode_noised_state,
-        services.wire.recovery_codec.encode_step,
-        services.wire.recovery_codec.encode_offer,
-        services.wire.recovery_codec.encode_bundle,
-        services.wire.recovery_codec.encode_settlement,
-        services.wire.sum_codec.encode_addend,
-        services.wire.sum_codec.encode_tree_sum,
+        alignment_codec.encode_blinded,
+        alignment_codec.encode_evaluated,
+        alignment_codec.encode_table,
+        alignment_codec.encode_matches,
+        alignment_codec.encode_sealed,
+        alignment_codec.encode_share,
+        bambi_codec.encode_instruction,
+        bambi_codec.encode_contribution,
+        fedbio_codec.encode_instruction,
+        fedbio_codec.encode_contribution,
+        decentralised_codec.encode_instruction,
+        decentralised_codec.encode_contribution,
+        decentralised_codec.encode_push_sum,
+        decentralised_codec.encode_noised_state,
+        recovery_codec.encode_step,
+        recovery_codec.encode_offer,
+        recovery_codec.encode_bundle,
+        recovery_codec.encode_settlement,
+        sum_codec.encode_addend,
+        sum_codec.encode_tree_sum,
     ],
 )
 def test_every_encoder_of_derived_data_takes_a_release(encoder):

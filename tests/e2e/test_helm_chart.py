@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 import yaml
 
-from services.coordinator.config import CoordinatorConfig
-from services.party.config import PartyConfig
-from services.wire.configuration import load_config
+from parley.services.coordinator.config import CoordinatorConfig
+from parley.services.party.config import PartyConfig
+from parley.services.wire.configuration import load_config
 from tests.e2e.composition import ROOT, run
 
 pytestmark = pytest.mark.e2e

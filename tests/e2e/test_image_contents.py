@@ -17,10 +17,10 @@ def python(image: str, code: str):
 @pytest.mark.parametrize(
     ("image", "module"),
     [
-        ("party", "coordinator"),
-        ("party", "services.coordinator"),
-        ("coordinator", "party"),
-        ("coordinator", "services.party"),
+        ("party", "parley.coordinator"),
+        ("party", "parley.services.coordinator"),
+        ("coordinator", "parley.party"),
+        ("coordinator", "parley.services.party"),
         ("coordinator", "torch"),
     ],
 )
@@ -32,7 +32,7 @@ def test_an_image_lacks_the_other_roles_code(image, module):
 
 @pytest.mark.parametrize("image", ["party", "coordinator"])
 def test_an_image_holds_its_own_service_and_the_command(image):
-    imported = python(image, f"import services.{image}.__main__, parley.cli, services.wire.healthcheck")
+    imported = python(image, f"import parley.services.{image}.__main__, parley.cli, parley.services.wire.healthcheck")
     assert imported.returncode == 0, imported.stderr.decode()
 
 

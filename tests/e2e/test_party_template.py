@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from services.wire.certificates import create_authority, sign
+from parley.services.wire.certificates import create_authority, sign
 from tests.e2e.composition import ROOT, TAG, compose_command, free_port, run
 
 pytestmark = [pytest.mark.e2e, pytest.mark.usefixtures("engine")]

@@ -10,7 +10,7 @@ pytestmark = pytest.mark.e2e
 
 EXPIRE = """
 from datetime import UTC, datetime, timedelta
-from services.wire.certificates import create_authority, issue
+from parley.services.wire.certificates import create_authority, issue
 past = datetime.now(UTC) - timedelta(days=30)
 create_authority("/federation/authority", "older-authority", force=True, now=past)
 issue("/federation/authority", "bank", "party", [], 1, out="/federation/bank", force=True, now=past)

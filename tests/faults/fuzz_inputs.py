@@ -2,8 +2,8 @@
 
 import random
 
-from services.wire.tensors import MessageInvalid
-from spec.parsing import SpecInvalid, parse_spec
+from parley.services.wire.tensors import MessageInvalid
+from parley.spec.parsing import SpecInvalid, parse_spec
 from tests.faults.cases import CASES, spec_of
 from tests.faults.mutation import mutated, random_message
 from tests.faults.specs import mutated_spec

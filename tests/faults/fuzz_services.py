@@ -16,12 +16,12 @@ from typing import Any
 import grpc
 from google.protobuf.message import Message
 
-from contracts.party.v1 import party_service_pb2 as party_pb
-from contracts.run.v1 import run_service_pb2 as run_pb
-from services.wire.certificates import load_identity
-from services.wire.refusals import reason_of
-from services.wire.transport import channel_credentials, channel_options
-from services.wire.version import VERSION
+from parley.contracts.party.v1 import party_service_pb2 as party_pb
+from parley.contracts.run.v1 import run_service_pb2 as run_pb
+from parley.services.wire.certificates import load_identity
+from parley.services.wire.refusals import reason_of
+from parley.services.wire.transport import channel_credentials, channel_options
+from parley.services.wire.version import VERSION
 from tests.faults.cases import CASES, PARTIES, spec_of
 from tests.faults.harness import DisturbableFederation, make_federation, remains_of, wait_for_end
 from tests.faults.mutation import mutated, random_message

@@ -22,7 +22,7 @@ import yaml
 
 from parley.client import Federation, RequestRefused, Run
 from parley.local import LocalFederation
-from privacy.ledger import Entry, RunNotOpen, open_ledger
+from parley.privacy.ledger import Entry, RunNotOpen, open_ledger
 from tests.faults.cases import PARTIES, labels_of, make_tables, tables_of
 from tests.faults.nursery import Nursery
 from tests.faults.proxy import Proxy
@@ -66,7 +66,7 @@ class DisturbableFederation(LocalFederation):
             return
         ready = self.directory / f"{name}.ready"
         ready.unlink(missing_ok=True)
-        module = "services.coordinator" if name == "coordinator" else "services.party"
+        module = "parley.services.coordinator" if name == "coordinator" else "parley.services.party"
         arguments = ["--config", str(self.directory / f"{name}.yaml"), "--ready-file", str(ready)]
         service: Any = self.nursery.start(module, arguments, self.directory / f"{name}.log")
         self.processes[name] = service

@@ -9,18 +9,18 @@ from pathlib import Path
 import grpc
 import numpy as np
 
-from contracts.bambi.v1 import bambi_pb2
-from contracts.party.v1 import party_service_pb2 as pb
-from contracts.party.v1 import party_service_pb2_grpc as pb_grpc
-from privacy.aggregation import SumDesk
-from privacy.rounds import LowerForward, Vector
-from services.wire.bambi_codec import decode_contribution
-from services.wire.certificates import load_identity
-from services.wire.refusals import reason_of
-from services.wire.tensors import Blobs, encode_tensor
-from services.wire.transport import channel_credentials, channel_options
-from services.wire.version import VERSION
-from spec.parsing import parse_spec
+from parley.contracts.bambi.v1 import bambi_pb2
+from parley.contracts.party.v1 import party_service_pb2 as pb
+from parley.contracts.party.v1 import party_service_pb2_grpc as pb_grpc
+from parley.privacy.aggregation import SumDesk
+from parley.privacy.rounds import LowerForward, Vector
+from parley.services.wire.bambi_codec import decode_contribution
+from parley.services.wire.certificates import load_identity
+from parley.services.wire.refusals import reason_of
+from parley.services.wire.tensors import Blobs, encode_tensor
+from parley.services.wire.transport import channel_credentials, channel_options
+from parley.services.wire.version import VERSION
+from parley.spec.parsing import parse_spec
 from tests.faults.cases import PARTIES, spec_of
 from tests.faults.proxy import Weather
 from tests.faults.stage import Stage

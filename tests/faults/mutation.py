@@ -9,7 +9,7 @@ import numpy as np
 from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import Message
 
-from contracts.tensor.v1 import tensor_pb2
+from parley.contracts.tensor.v1 import tensor_pb2
 
 Kind = TypeVar("Kind", bound=Message)
 FUZZ_EXAMPLES = int(os.environ.get("PARLEY_FUZZ_EXAMPLES", "60"))

@@ -26,7 +26,14 @@ LIBRARIES = (
     "safetensors.torch",
     "pyarrow.parquet",
 )
-OURS = ("numerics.streams", "privacy.ledger", "spec.parsing", "tables.loading", "party.bambi", "coordinator.bambi")
+OURS = (
+    "parley.numerics.streams",
+    "parley.privacy.ledger",
+    "parley.spec.parsing",
+    "parley.tables.loading",
+    "parley.party.bambi",
+    "parley.coordinator.bambi",
+)
 
 
 class Nursery:

@@ -2,8 +2,8 @@
 
 import runpy
 
-from services.wire import version
+from parley.services.wire import version
 
 if __name__ == "__main__":
     version.VERSION = "0.0.1-other"
-    runpy.run_module("services.party", run_name="__main__", alter_sys=True)
+    runpy.run_module("parley.services.party", run_name="__main__", alter_sys=True)

@@ -17,9 +17,9 @@ from typing import Any
 import grpc
 import numpy as np
 
-from contracts.peer.v1 import peer_service_pb2 as pb
-from services.wire.authorisation import Caller, caller_of
-from services.wire.transport import OPTIONS, listen, open_channel
+from parley.contracts.peer.v1 import peer_service_pb2 as pb
+from parley.services.wire.authorisation import Caller, caller_of
+from parley.services.wire.transport import OPTIONS, listen, open_channel
 
 PUSH = "/parley.peer.v1.PeerService/Push"
 

@@ -8,19 +8,19 @@ from typing import Any
 
 from google.protobuf.message import Message
 
-import contracts
-from contracts.aggregation.v1 import aggregation_pb2
-from contracts.asysqn.v1 import asysqn_pb2
-from contracts.bambi.v1 import bambi_pb2
-from contracts.coordinator.v1 import coordinator_service_pb2
-from contracts.decentralised.v1 import decentralised_pb2
-from contracts.fedbio.v1 import fedbio_pb2
-from contracts.party.v1 import party_service_pb2 as party_pb
-from contracts.peer.v1 import peer_service_pb2 as peer_pb
-from contracts.run.v1 import run_service_pb2 as run_pb
-from contracts.tensor.v1 import tensor_pb2
-from services.coordinator.__main__ import POLICY as COORDINATOR_POLICY
-from services.party.__main__ import POLICY as PARTY_POLICY
+from parley import contracts
+from parley.contracts.aggregation.v1 import aggregation_pb2
+from parley.contracts.asysqn.v1 import asysqn_pb2
+from parley.contracts.bambi.v1 import bambi_pb2
+from parley.contracts.coordinator.v1 import coordinator_service_pb2
+from parley.contracts.decentralised.v1 import decentralised_pb2
+from parley.contracts.fedbio.v1 import fedbio_pb2
+from parley.contracts.party.v1 import party_service_pb2 as party_pb
+from parley.contracts.peer.v1 import peer_service_pb2 as peer_pb
+from parley.contracts.run.v1 import run_service_pb2 as run_pb
+from parley.contracts.tensor.v1 import tensor_pb2
+from parley.services.coordinator.__main__ import POLICY as COORDINATOR_POLICY
+from parley.services.party.__main__ import POLICY as PARTY_POLICY
 from tests.faults.mutation import random_message
 
 CALLERS = {"coordinator": "coordinator", "party": "shop", "client": "client"}
@@ -55,7 +55,7 @@ def served_methods() -> list[Served]:
     A method that no policy names is served nowhere; then nobody may call it, and that is what is tested.
     """
     found = []
-    for module in pkgutil.walk_packages(contracts.__path__, "contracts."):
+    for module in pkgutil.walk_packages(contracts.__path__, "parley.contracts."):
         if not module.name.endswith("_pb2"):
             continue
         for service in importlib.import_module(module.name).DESCRIPTOR.services_by_name.values():

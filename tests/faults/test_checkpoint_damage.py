@@ -5,7 +5,7 @@ import random
 import pytest
 import torch
 
-from services.party.checkpoints import CheckpointMissing, ModelMissing, Store
+from parley.services.party.checkpoints import CheckpointMissing, ModelMissing, Store
 
 
 @pytest.fixture

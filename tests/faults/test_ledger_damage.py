@@ -8,9 +8,9 @@ from contextlib import closing
 import numpy as np
 import pytest
 
-from privacy.accounting import RandomisedResponse, RecordCounts
-from privacy.ledger import Budget, Charge, LedgerUnusable, open_ledger
-from services.wire.ledger_codec import entries_of
+from parley.privacy.accounting import RandomisedResponse, RecordCounts
+from parley.privacy.ledger import Budget, Charge, LedgerUnusable, open_ledger
+from parley.services.wire.ledger_codec import entries_of
 
 RUN = "damage-0123456789"
 FLIPS = 400

@@ -6,15 +6,15 @@ import time
 import grpc
 import pytest
 
-from contracts.party.v1 import party_service_pb2 as pb
-from contracts.party.v1 import party_service_pb2_grpc as pb_grpc
-from contracts.run.v1 import run_service_pb2 as run_pb
-from contracts.run.v1 import run_service_pb2_grpc as run_grpc
 from parley.client import RequestRefused
-from services.wire.certificates import load_identity
-from services.wire.refusals import reason_of
-from services.wire.transport import channel_credentials, channel_options
-from services.wire.version import VERSION
+from parley.contracts.party.v1 import party_service_pb2 as pb
+from parley.contracts.party.v1 import party_service_pb2_grpc as pb_grpc
+from parley.contracts.run.v1 import run_service_pb2 as run_pb
+from parley.contracts.run.v1 import run_service_pb2_grpc as run_grpc
+from parley.services.wire.certificates import load_identity
+from parley.services.wire.refusals import reason_of
+from parley.services.wire.transport import channel_credentials, channel_options
+from parley.services.wire.version import VERSION
 from tests.faults.cases import CASES, PARTIES, spec_of
 from tests.faults.message_faults import resident_megabytes
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from parley.client import RequestRefused
 from parley.local import ProcessEnded
-from services.wire.certificates import create_authority, issue
+from parley.services.wire.certificates import create_authority, issue
 from tests.faults.stage import Stage
 
 SHIM = Path(__file__).with_name("skewed_clock.c")

@@ -2,14 +2,14 @@
 
 import time
 
-import services.wire.version
+import parley.services.wire.version
 
-services.wire.version.VERSION = "9.9.9"
+parley.services.wire.version.VERSION = "9.9.9"
 _now = time.time
 time.time = lambda: _now() + 120
 
-from services.party.__main__ import main  # noqa: E402 (the version is read when modules are imported)
-from services.wire.process import run  # noqa: E402
+from parley.services.party.__main__ import main  # noqa: E402 (the version is read when modules are imported)
+from parley.services.wire.process import run  # noqa: E402
 
 if __name__ == "__main__":
     run(main, __doc__)

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import numpy as np
 
-import services.party.ldp_dsbo_role as ldp_dsbo_role
-from services.party.__main__ import main
-from services.wire.process import run
+import parley.services.party.ldp_dsbo_role as ldp_dsbo_role
+from parley.services.party.__main__ import main
+from parley.services.wire.process import run
 
 _take = ldp_dsbo_role.LdpDsboRole._take
 

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import numpy as np
 
-import services.party.bambi_role as bambi_role
-from privacy.rounds import Gradient
-from services.party.__main__ import main
-from services.wire.process import run
+import parley.services.party.bambi_role as bambi_role
+from parley.privacy.rounds import Gradient
+from parley.services.party.__main__ import main
+from parley.services.wire.process import run
 
 _decode = bambi_role.decode_instruction
 

@@ -12,17 +12,17 @@ import pytest
 import yaml
 from typer.testing import CliRunner
 
-from contracts.alignment.v1 import alignment_service_pb2 as pb
-from contracts.alignment.v1 import alignment_service_pb2_grpc as pb_grpc
 from parley.cli import app
 from parley.client import RequestRefused
+from parley.contracts.alignment.v1 import alignment_service_pb2 as pb
+from parley.contracts.alignment.v1 import alignment_service_pb2_grpc as pb_grpc
 from parley.local import LocalFederation
+from parley.services.wire.certificates import load_identity
+from parley.services.wire.refusals import reason_of
+from parley.services.wire.transport import channel_credentials, channel_options
+from parley.services.wire.version import VERSION
 from parley.splitting import split_dataset
-from services.wire.certificates import load_identity
-from services.wire.refusals import reason_of
-from services.wire.transport import channel_credentials, channel_options
-from services.wire.version import VERSION
-from tables.loading import id_digest
+from parley.tables.loading import id_digest
 
 PARTIES = ("bank", "shop", "telco")
 SHARES = {"bank": range(1500), "shop": range(100, 1700), "telco": range(50, 1600), "labels": range(200, 1797)}

@@ -7,14 +7,14 @@ import grpc
 import pytest
 from grpc_health.v1 import health_pb2
 
-from contracts.alignment.v1 import alignment_service_pb2
-from contracts.coordinator.v1 import coordinator_service_pb2
-from contracts.party.v1 import party_service_pb2
-from contracts.peer.v1 import peer_service_pb2
-from contracts.run.v1 import run_service_pb2
-from services.wire.certificates import create_authority, issue, load_identity
-from services.wire.refusals import reason_of
-from services.wire.transport import channel_options
+from parley.contracts.alignment.v1 import alignment_service_pb2
+from parley.contracts.coordinator.v1 import coordinator_service_pb2
+from parley.contracts.party.v1 import party_service_pb2
+from parley.contracts.peer.v1 import peer_service_pb2
+from parley.contracts.run.v1 import run_service_pb2
+from parley.services.wire.certificates import create_authority, issue, load_identity
+from parley.services.wire.refusals import reason_of
+from parley.services.wire.transport import channel_options
 
 CALLERS = ("no certificate", "other CA", "party", "other party", "coordinator", "other coordinator", "client")
 OK = ("OK", None)

@@ -5,12 +5,12 @@ import pytest
 import torch
 import yaml
 
-from numerics.streams import stream
-from party.models import build_model
-from services.party.checkpoints import Store
-from spec.parsing import parse_spec
-from spec.rows import divide
-from tables.loading import load_labels, load_table
+from parley.numerics.streams import stream
+from parley.party.models import build_model
+from parley.services.party.checkpoints import Store
+from parley.spec.parsing import parse_spec
+from parley.spec.rows import divide
+from parley.tables.loading import load_labels, load_table
 from tests.integration.conftest import PARTIES
 from tests.oracle.pooled_bambi import Pooled, relative_error
 

@@ -64,7 +64,7 @@ def copy_repository(target: Path) -> Path:
     for name in filter(None, listed.stdout.decode().split("\0")):
         if (ROOT / name).exists():
             (target / name).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy2(ROOT / name, target / name)
+            shutil.copy2(ROOT / name, target / name, follow_symlinks=False)
     return target
 
 
@@ -74,8 +74,9 @@ def lend_environment(clone: Path) -> None:
     for entry in Path(sys.prefix).iterdir():
         if entry.name != "installed.stamp":
             (clone / ".venv" / entry.name).symlink_to(entry)
-    if (ROOT / "contracts").exists():
-        (clone / "contracts").symlink_to(ROOT / "contracts")
+    stubs = Path("src") / "parley" / "contracts"
+    if (ROOT / stubs).exists():
+        (clone / stubs).symlink_to(ROOT / stubs)
     (clone / ".venv" / "installed.stamp").touch()
 
 

@@ -10,8 +10,8 @@ from typer.testing import CliRunner
 
 from parley.cli import app
 from parley.local import LocalFederation
+from parley.services.wire.certificates import create_authority, issue
 from parley.splitting import split_dataset
-from services.wire.certificates import create_authority, issue
 
 PARTIES = ("bank", "shop", "telco")
 

@@ -12,18 +12,18 @@ import yaml
 from safetensors.torch import load
 from sklearn.datasets import load_digits
 
-from coordinator import fedbio as coordinator
-from experiments.fedbio_simulation import simulate
-from numerics.few_shot import sample_task
-from numerics.streams import stream
 from parley.client import RequestRefused
+from parley.coordinator import fedbio as coordinator
+from parley.experiments.fedbio_simulation import simulate
 from parley.local import LocalFederation
-from party import fedbio as party
-from party.bilevel_objectives import DataCleaning
-from party.hyper_representation import HyperRepresentation
-from services.party.fedbio_role import settings_of
-from spec.fedbio import FedbioSpec
-from spec.parsing import parse_spec
+from parley.numerics.few_shot import sample_task
+from parley.numerics.streams import stream
+from parley.party import fedbio as party
+from parley.party.bilevel_objectives import DataCleaning
+from parley.party.hyper_representation import HyperRepresentation
+from parley.services.party.fedbio_role import settings_of
+from parley.spec.fedbio import FedbioSpec
+from parley.spec.parsing import parse_spec
 
 HOSPITALS = ("north", "south", "east", "west")
 TRAINING, CHECKED, TEST, CLASSES = 200, 40, 60, 10

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from experiments.fedbio_cleaning import FEDBIO_ACC, ROUNDS, clean, clients, load_digits
-from experiments.fedbio_federation import clean_by_processes
+from parley.experiments.fedbio_cleaning import FEDBIO_ACC, ROUNDS, clean, clients, load_digits
+from parley.experiments.fedbio_federation import clean_by_processes
 
 DATA = Path(os.environ.get("PARLEY_DATA", Path(__file__).parents[2] / ".." / "shared" / "data"))
 

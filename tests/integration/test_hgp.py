@@ -10,19 +10,19 @@ from safetensors.numpy import load
 from scipy.special import log_softmax, softmax
 from sklearn.datasets import load_digits
 
-from experiments.hgp_error import exact_solution
-from experiments.synthetic_clients import synthetic_clients
-from numerics.bilevel_costs import regularised_logistic, weighted_samples
-from numerics.streams import stream
 from parley import simulator
 from parley.client import RequestRefused
+from parley.experiments.hgp_error import exact_solution
+from parley.experiments.synthetic_clients import synthetic_clients
 from parley.local import LocalFederation
-from party import hgp
-from privacy.decentralised_rounds import plan_of
-from services.party.config import Policy
-from services.party.hgp_role import hyper_gradient_of, iteration_seed, training_of
-from spec.parsing import parse_spec
-from spec.rows import divide
+from parley.numerics.bilevel_costs import regularised_logistic, weighted_samples
+from parley.numerics.streams import stream
+from parley.party import hgp
+from parley.privacy.decentralised_rounds import plan_of
+from parley.services.party.config import Policy
+from parley.services.party.hgp_role import hyper_gradient_of, iteration_seed, training_of
+from parley.spec.parsing import parse_spec
+from parley.spec.rows import divide
 
 PARTIES = ("north", "east", "south")
 SYNTHETIC = {"lower": "0:100", "upper": "100:200", "test": 0}

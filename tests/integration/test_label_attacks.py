@@ -10,7 +10,7 @@ import pyarrow.parquet
 import pytest
 import yaml
 
-from experiments.bambi_dp_attacks import (
+from parley.experiments.bambi_dp_attacks import (
     View,
     cap,
     clustering_attack,
@@ -20,9 +20,9 @@ from experiments.bambi_dp_attacks import (
     residual_attack,
     sign_attack,
 )
-from numerics.losses import Softmax
 from parley.local import LocalFederation
-from privacy.label_mechanisms import choose_mechanism
+from parley.numerics.losses import Softmax
+from parley.privacy.label_mechanisms import choose_mechanism
 
 RECORDS, CLASSES = 4000, 10
 KNOWN = 400

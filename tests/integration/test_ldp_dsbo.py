@@ -10,18 +10,18 @@ import yaml
 from safetensors.numpy import load
 from scipy.stats import kstest
 
-from numerics.networks import gossip_weights, links
 from parley import simulator
 from parley.client import RequestRefused
 from parley.local import LocalFederation
-from party import ldp_meta
-from party.ldp_dsbo import Agent
-from party.ldp_objectives import admit
-from privacy.decentralised_rounds import plan_of
-from privacy.ledger import open_ledger
-from privacy.noise import KeyedNoise
-from services.party.ldp_dsbo_role import settings_of
-from spec.parsing import parse_spec
+from parley.numerics.networks import gossip_weights, links
+from parley.party import ldp_meta
+from parley.party.ldp_dsbo import Agent
+from parley.party.ldp_objectives import admit
+from parley.privacy.decentralised_rounds import plan_of
+from parley.privacy.ledger import open_ledger
+from parley.privacy.noise import KeyedNoise
+from parley.services.party.ldp_dsbo_role import settings_of
+from parley.spec.parsing import parse_spec
 from tests.faults.harness import DisturbableFederation, start, wait_for_step
 
 PARTIES = ("north", "east", "south")

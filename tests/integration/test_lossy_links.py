@@ -11,11 +11,11 @@ import pytest
 import yaml
 from safetensors.numpy import load
 
-from numerics.networks import links, out_neighbours
-from numerics.push_sum import Mass, estimate, gather, initial_mass, split
 from parley.local import LocalFederation
-from privacy.decentralised_rounds import plan_of
-from spec.parsing import parse_spec
+from parley.numerics.networks import links, out_neighbours
+from parley.numerics.push_sum import Mass, estimate, gather, initial_mass, split
+from parley.privacy.decentralised_rounds import plan_of
+from parley.spec.parsing import parse_spec
 from tests.faults.relay import Relay, seeded_fates
 
 PARTIES = ("north", "east", "south", "west")

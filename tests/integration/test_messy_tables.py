@@ -10,12 +10,12 @@ import sqlalchemy as sa
 from sklearn.impute import SimpleImputer
 from sklearn.preprocessing import OneHotEncoder, StandardScaler
 
-from numerics.streams import stream
 from parley.client import RequestRefused
 from parley.local import LocalFederation
-from services.party.checkpoints import Store
-from spec.parsing import parse_spec
-from spec.rows import divide
+from parley.numerics.streams import stream
+from parley.services.party.checkpoints import Store
+from parley.spec.parsing import parse_spec
+from parley.spec.rows import divide
 from tests.integration.conftest import spec
 
 PARTIES, ROWS = ("bank", "shop"), 240

@@ -3,7 +3,7 @@
 import sqlalchemy as sa
 
 from parley.local import LocalFederation
-from services.coordinator.registry import Registry, RunRecord
+from parley.services.coordinator.registry import Registry, RunRecord
 from tests.integration.conftest import spec
 
 

@@ -7,16 +7,16 @@ import grpc
 import numpy as np
 import pytest
 
-from contracts.bambi.v1 import bambi_pb2
-from contracts.party.v1 import party_service_pb2, party_service_pb2_grpc
-from contracts.peer.v1 import peer_service_pb2, peer_service_pb2_grpc
-from contracts.run.v1 import run_service_pb2, run_service_pb2_grpc
-from contracts.tensor.v1 import tensor_pb2
 from parley.client import RequestRefused
-from services.wire.certificates import create_authority, issue, load_identity
-from services.wire.refusals import reason_of
-from services.wire.transport import channel_credentials, channel_options
-from services.wire.version import VERSION
+from parley.contracts.bambi.v1 import bambi_pb2
+from parley.contracts.party.v1 import party_service_pb2, party_service_pb2_grpc
+from parley.contracts.peer.v1 import peer_service_pb2, peer_service_pb2_grpc
+from parley.contracts.run.v1 import run_service_pb2, run_service_pb2_grpc
+from parley.contracts.tensor.v1 import tensor_pb2
+from parley.services.wire.certificates import create_authority, issue, load_identity
+from parley.services.wire.refusals import reason_of
+from parley.services.wire.transport import channel_credentials, channel_options
+from parley.services.wire.version import VERSION
 from tests.integration.conftest import spec
 
 SPECS = {

@@ -6,9 +6,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from numerics.streams import batch, directions
-from spec.bambi import BambiSpec
-from spec.rows import RowSets
+from parley.numerics.streams import batch, directions
+from parley.spec.bambi import BambiSpec
+from parley.spec.rows import RowSets
 
 
 @dataclass

@@ -11,20 +11,20 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from contracts.fedbio.v1 import fedbio_pb2
-from privacy.aggregation import SumDesk
-from privacy.session_keys import sign_key
-from services.coordinator.fedbio_program import FedbioProgram
-from services.coordinator.fleet import PartyLost
-from services.coordinator.recovery import RecoverableRounds
-from services.party.checkpoints import Store
-from services.party.config import TableConfig
-from services.party.peers import PeerPlane
-from services.party.roles import Place
-from services.party.sessions import Session
-from services.party.tables import TableShelf
-from services.wire.certificates import create_authority, issue, load_identity
-from spec.parsing import parse_spec
+from parley.contracts.fedbio.v1 import fedbio_pb2
+from parley.privacy.aggregation import SumDesk
+from parley.privacy.session_keys import sign_key
+from parley.services.coordinator.fedbio_program import FedbioProgram
+from parley.services.coordinator.fleet import PartyLost
+from parley.services.coordinator.recovery import RecoverableRounds
+from parley.services.party.checkpoints import Store
+from parley.services.party.config import TableConfig
+from parley.services.party.peers import PeerPlane
+from parley.services.party.roles import Place
+from parley.services.party.sessions import Session
+from parley.services.party.tables import TableShelf
+from parley.services.wire.certificates import create_authority, issue, load_identity
+from parley.spec.parsing import parse_spec
 
 NAMES = ("a", "b", "c", "d", "e")
 SPEC = """

@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 from sklearn.datasets import load_breast_cancer
 
-from numerics.gradient_estimators import Estimator, as_features
-from numerics.lbfgs import Damping, DampingMode
-from numerics.linear_losses import Logistic, slopes_at, slopes_from_derivative
-from party.asysqn import (
+from parley.numerics.gradient_estimators import Estimator, as_features
+from parley.numerics.lbfgs import Damping, DampingMode
+from parley.numerics.linear_losses import Logistic, slopes_at, slopes_from_derivative
+from parley.party.asysqn import (
     PartyData,
     Schedule,
     Settings,

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from experiments.asysqn_simulation import (
+from parley.experiments.asysqn_simulation import (
     A9A_OPTIMUM,
     CASES,
     asynchronous_rounds,
@@ -15,7 +15,7 @@ from experiments.asysqn_simulation import (
     rounds_to_targets,
     split_columns,
 )
-from numerics.gradient_estimators import as_features
+from parley.numerics.gradient_estimators import as_features
 
 DATA = Path(os.environ.get("PARLEY_DATA", Path(__file__).parents[3] / "shared" / "data"))
 A9A = DATA / "libsvm" / "a9a.svm.xz"

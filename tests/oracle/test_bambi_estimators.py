@@ -2,7 +2,7 @@
 
 import pytest
 
-from experiments.bambi_toy import (
+from parley.experiments.bambi_toy import (
     breast_cancer,
     closeness,
     correlated_ridge,

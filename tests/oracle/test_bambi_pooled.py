@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 import torch
 
-import coordinator.bambi as coordinator_bambi
-import party.bambi as party_bambi
-from numerics.losses import Softmax, Squared
-from party.models import build_model
-from spec.bambi import BambiSpec
-from spec.rows import RowSets
+import parley.coordinator.bambi as coordinator_bambi
+import parley.party.bambi as party_bambi
+from parley.numerics.losses import Softmax, Squared
+from parley.party.models import build_model
+from parley.spec.bambi import BambiSpec
+from parley.spec.rows import RowSets
 from tests.oracle.pooled_bambi import Pooled, cosine, relative_error
 
 SEED = 11

@@ -6,8 +6,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from experiments.fedbio_cleaning import CERTAIN, FEDBIO_ACC, clean, clients, load_digits
-from experiments.horizontal_baselines import fedavg
+from parley.experiments.fedbio_cleaning import CERTAIN, FEDBIO_ACC, clean, clients, load_digits
+from parley.experiments.horizontal_baselines import fedavg
 
 DATA = Path(os.environ.get("PARLEY_DATA", Path(__file__).parents[2] / ".." / "shared" / "data"))
 

@@ -9,11 +9,11 @@ from sklearn.datasets import load_digits
 from sklearn.decomposition import PCA
 from torch.autograd.functional import hessian
 
-from coordinator import fedbio as coordinator
-from experiments.fedbio_simulation import simulate
-from numerics.storm import Schedule
-from party import fedbio as party
-from party.bilevel_objectives import DataCleaning, Quadratic
+from parley.coordinator import fedbio as coordinator
+from parley.experiments.fedbio_simulation import simulate
+from parley.numerics.storm import Schedule
+from parley.party import fedbio as party
+from parley.party.bilevel_objectives import DataCleaning, Quadratic
 
 M, ROWS, CLASSES = 3, 20, 3
 NAMES = tuple(f"party-{m}" for m in range(M))

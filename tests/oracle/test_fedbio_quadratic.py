@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy.optimize import minimize
 
-from experiments.fedbio_quadratic import DECAYING, LOWER, STEPS, UPPER, problem, solutions, train
+from parley.experiments.fedbio_quadratic import DECAYING, LOWER, STEPS, UPPER, problem, solutions, train
 
 CLIENTS = problem()
 EXACT = solutions(CLIENTS)

@@ -3,11 +3,11 @@
 import numpy as np
 import pytest
 
-from party import fedbio
-from services.coordinator.fleet import PartyLost
-from services.party.fedbio_role import Asked, FedbioRole, settings_of
-from services.party.roles import Place
-from spec.parsing import parse_spec
+from parley.party import fedbio
+from parley.services.coordinator.fleet import PartyLost
+from parley.services.party.fedbio_role import Asked, FedbioRole, settings_of
+from parley.services.party.roles import Place
+from parley.spec.parsing import parse_spec
 from tests.oracle.recoverable_federation import NAMES, SPEC, Loss, federation, shelf_of
 
 EVERYONE = frozenset(range(len(NAMES)))

@@ -3,8 +3,8 @@
 import numpy as np
 import torch
 
-from experiments.gossip_baseline import Gbdsbo, estimates, neumann, run_gbdsbo
-from experiments.ldp_dsbo_synthetic import PRINTED, WEIGHTS, make_task
+from parley.experiments.gossip_baseline import Gbdsbo, estimates, neumann, run_gbdsbo
+from parley.experiments.ldp_dsbo_synthetic import PRINTED, WEIGHTS, make_task
 
 SIZE = 6
 

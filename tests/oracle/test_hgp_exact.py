@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 import torch
 
-from experiments.hgp_error import exact_solution
-from experiments.synthetic_clients import synthetic_clients
-from numerics.bilevel_costs import outer_value, regularised_logistic
-from numerics.networks import NetworkKind, NetworkPlan
-from numerics.streams import stream
+from parley.experiments.hgp_error import exact_solution
+from parley.experiments.synthetic_clients import synthetic_clients
+from parley.numerics.bilevel_costs import outer_value, regularised_logistic
+from parley.numerics.networks import NetworkKind, NetworkPlan
+from parley.numerics.streams import stream
+from parley.party.hgp import Form, Hgp, Training, outer_step
 from parley.simulator import Mixing, hyper_gradients, train
-from party.hgp import Form, Hgp, Training, outer_step
 
 CLIENTS = synthetic_clients(0)
 COSTS = [regularised_logistic(c.features, c.labels, c.validation_features, c.validation_labels) for c in CLIENTS]

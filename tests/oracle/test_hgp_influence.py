@@ -2,8 +2,8 @@
 
 import pytest
 
-from experiments.hgp_influence import estimate_influence
-from party.hgp import Form
+from parley.experiments.hgp_influence import estimate_influence
+from parley.party.hgp import Form
 
 
 @pytest.mark.parametrize("seed", [0, 1])

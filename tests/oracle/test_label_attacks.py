@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from experiments.bambi_dp_attacks import (
+from parley.experiments.bambi_dp_attacks import (
     ATTACKS,
     accuracy,
     cap,
@@ -15,7 +15,7 @@ from experiments.bambi_dp_attacks import (
     view_of_algorithm_3,
     view_of_ours,
 )
-from privacy.label_vault import LabelPolicy
+from parley.privacy.label_vault import LabelPolicy
 
 RECORDS = 3000
 

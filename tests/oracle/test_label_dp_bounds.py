@@ -14,10 +14,10 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from numerics.losses import Logistic, Softmax
-from privacy.accounting import LOSS, Composed, LaplaceLabels, RandomisedResponse, UnaryEncoding
-from privacy.label_mechanisms import LaplaceRows, RandomisedLabels, UnaryLabels
-from privacy.noise import WORD_RANGE, KeyedNoise
+from parley.numerics.losses import Logistic, Softmax
+from parley.privacy.accounting import LOSS, Composed, LaplaceLabels, RandomisedResponse, UnaryEncoding
+from parley.privacy.label_mechanisms import LaplaceRows, RandomisedLabels, UnaryLabels
+from parley.privacy.noise import WORD_RANGE, KeyedNoise
 
 NOISE = KeyedNoise(bytes(range(32)))
 EPSILONS = [0.1, 1.0, 5.0]

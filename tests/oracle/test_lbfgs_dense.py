@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from numerics.lbfgs import Curvature, Damping, DampingMode, direction, remember
+from parley.numerics.lbfgs import Curvature, Damping, DampingMode, direction, remember
 
 HISTORIES = 1000
 

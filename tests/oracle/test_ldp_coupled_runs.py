@@ -10,10 +10,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from numerics.streams import batch, stream
-from party.ldp_dsbo import Agent, LdpDsbo, NoisedState, begin, privacy_plan, update
-from party.ldp_objectives import Bounds, admit
-from privacy.ldp_accounting import Decay, Oracle, Schedules, laplace_scales, losses
+from parley.numerics.streams import batch, stream
+from parley.party.ldp_dsbo import Agent, LdpDsbo, NoisedState, begin, privacy_plan, update
+from parley.party.ldp_objectives import Bounds, admit
+from parley.privacy.ldp_accounting import Decay, Oracle, Schedules, laplace_scales, losses
 
 SIZE = 6
 STEPS = 60

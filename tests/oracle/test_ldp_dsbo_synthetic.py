@@ -2,7 +2,7 @@
 
 import pytest
 
-from experiments.ldp_dsbo_synthetic import (
+from parley.experiments.ldp_dsbo_synthetic import (
     NOISY_STEPS,
     PRINTED,
     PRIVATE_SIGMA,

@@ -4,14 +4,14 @@ import numpy as np
 import pytest
 import torch
 
-from numerics.networks import NetworkKind, NetworkPlan, gossip_weights, links
-from numerics.streams import stream
+from parley.numerics.networks import NetworkKind, NetworkPlan, gossip_weights, links
+from parley.numerics.streams import stream
+from parley.party.ldp_dsbo import Agent, LdpDsbo, NoisedState, first_state, margins, privacy_plan, update
+from parley.party.ldp_meta import MetaBounds, admit, directions, initial_embedding, recursion
+from parley.party.ldp_objectives import InvalidBounds
+from parley.privacy.ldp_accounting import Decay, Schedules, laplace_scales, losses
+from parley.privacy.noise import KeyedNoise
 from parley.simulator import Federation, run_ldp_dsbo
-from party.ldp_dsbo import Agent, LdpDsbo, NoisedState, first_state, margins, privacy_plan, update
-from party.ldp_meta import MetaBounds, admit, directions, initial_embedding, recursion
-from party.ldp_objectives import InvalidBounds
-from privacy.ldp_accounting import Decay, Schedules, laplace_scales, losses
-from privacy.noise import KeyedNoise
 
 BOUNDS = MetaBounds(
     features=5, tasks=3, embedding=4, row_l1=2.0, row_max=0.8, y_max=3.0, z_max=2.0, weight_decay=0.1, loss_scale=1.5

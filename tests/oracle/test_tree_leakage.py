@@ -15,9 +15,9 @@ from random import Random
 import numpy as np
 import pytest
 
-from privacy.tree_leakage import TreesLeak, check_trees
-from privacy.tree_search import stored_trees
-from privacy.trees import Tree, TreePair, coordinator_trees, requester_trees
+from parley.privacy.tree_leakage import TreesLeak, check_trees
+from parley.privacy.tree_search import stored_trees
+from parley.privacy.trees import Tree, TreePair, coordinator_trees, requester_trees
 
 MODULUS = 4
 

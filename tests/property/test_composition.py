@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from privacy.accounting import (
+from parley.privacy.accounting import (
     LOSS,
     PURE,
     RELEASES,

@@ -13,20 +13,20 @@ from google.protobuf.message import DecodeError
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from contracts.aggregation.v1 import aggregation_pb2
-from contracts.asysqn.v1 import asysqn_pb2
-from contracts.bambi.v1 import bambi_pb2
-from contracts.coordinator.v1 import coordinator_service_pb2
-from contracts.decentralised.v1 import decentralised_pb2
-from contracts.fedbio.v1 import fedbio_pb2
-from contracts.party.v1 import party_service_pb2
-from contracts.run.v1 import run_service_pb2
-from contracts.tensor.v1 import tensor_pb2
-from privacy import asysqn_rounds, decentralised_rounds, rounds
-from privacy.fedbio_rounds import AveragingRound
-from privacy.recovery import AskDisclosure, AskKey, AskShares
-from services import wire
-from services.wire import (
+from parley.contracts.aggregation.v1 import aggregation_pb2
+from parley.contracts.asysqn.v1 import asysqn_pb2
+from parley.contracts.bambi.v1 import bambi_pb2
+from parley.contracts.coordinator.v1 import coordinator_service_pb2
+from parley.contracts.decentralised.v1 import decentralised_pb2
+from parley.contracts.fedbio.v1 import fedbio_pb2
+from parley.contracts.party.v1 import party_service_pb2
+from parley.contracts.run.v1 import run_service_pb2
+from parley.contracts.tensor.v1 import tensor_pb2
+from parley.privacy import asysqn_rounds, decentralised_rounds, rounds
+from parley.privacy.fedbio_rounds import AveragingRound
+from parley.privacy.recovery import AskDisclosure, AskKey, AskShares
+from parley.services import wire
+from parley.services.wire import (
     alignment_codec,
     asysqn_codec,
     bambi_codec,
@@ -35,8 +35,8 @@ from services.wire import (
     recovery_codec,
     sum_codec,
 )
-from services.wire.framing import receive
-from services.wire.tensors import LARGEST_TENSOR_BYTES, MessageInvalid, decode_tensor
+from parley.services.wire.framing import receive
+from parley.services.wire.tensors import LARGEST_TENSOR_BYTES, MessageInvalid, decode_tensor
 from tests.faults.mutation import FUZZ_EXAMPLES, damaged, mutated, random_message
 
 EXAMPLES = settings(max_examples=FUZZ_EXAMPLES, deadline=None)
@@ -103,7 +103,7 @@ DECODERS = {
 def test_every_decoder_of_the_wire_is_fuzzed():
     inner = {"decode_rows"}  # reached through those of whole messages
     here = Path(__file__).read_text()
-    for module in pkgutil.iter_modules(wire.__path__, "services.wire."):
+    for module in pkgutil.iter_modules(wire.__path__, "parley.services.wire."):
         for name in vars(importlib.import_module(module.name)):
             if name.startswith("decode_") and name not in inner:
                 assert f"{name}(m" in here or f"{name}([m" in here or f"{name}(\n" in here, f"{module.name}.{name}"

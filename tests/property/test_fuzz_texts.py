@@ -9,11 +9,11 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from services.coordinator.config import CoordinatorConfig
-from services.party.checkpoints import CheckpointMissing, ModelMissing, Store
-from services.party.config import PartyConfig
-from services.wire.configuration import ConfigInvalid, load_config
-from spec.parsing import SpecInvalid, parse_spec
+from parley.services.coordinator.config import CoordinatorConfig
+from parley.services.party.checkpoints import CheckpointMissing, ModelMissing, Store
+from parley.services.party.config import PartyConfig
+from parley.services.wire.configuration import ConfigInvalid, load_config
+from parley.spec.parsing import SpecInvalid, parse_spec
 from tests.faults.cases import CASES, spec_of
 from tests.faults.mutation import FUZZ_EXAMPLES, damaged
 from tests.faults.specs import mutated_spec

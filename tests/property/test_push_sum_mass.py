@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from numerics.push_sum import absorb, emit, from_arrays, in_flight, join, to_arrays
+from parley.numerics.push_sum import absorb, emit, from_arrays, in_flight, join, to_arrays
 
 SIZE = 4
 edges = st.tuples(st.integers(0, SIZE - 1), st.sets(st.integers(0, SIZE - 1)))

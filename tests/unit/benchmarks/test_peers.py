@@ -1,4 +1,4 @@
-from benchmarks.peers import PEERS, SYSTEMS, run, speed_rows
+from parley.benchmarks.peers import PEERS, SYSTEMS, run, speed_rows
 
 
 def test_ours_is_held_against_every_other_system_of_the_same_size():

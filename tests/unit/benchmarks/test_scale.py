@@ -1,7 +1,7 @@
 import pytest
 
-from benchmarks.scale import Axis, Cost, axes, axis_rows, exponent, memory_rows
-from spec.parsing import parse_spec
+from parley.benchmarks.scale import Axis, Cost, axes, axis_rows, exponent, memory_rows
+from parley.spec.parsing import parse_spec
 
 
 @pytest.mark.parametrize("power", [0.0, 1.0, 2.0])

@@ -1,11 +1,11 @@
 import pytest
 
-import party.bambi as party
-from benchmarks.train import NAMES, Figures, Phases, Reached, _timed, modes, phase_rows, spec_of, speed_rows
+import parley.party.bambi as party
+from parley.benchmarks.train import NAMES, Figures, Phases, Reached, _timed, modes, phase_rows, spec_of, speed_rows
 from parley.pooled import train_tables
+from parley.spec.parsing import parse_spec
 from parley.splitting import split_dataset
-from spec.parsing import parse_spec
-from tables.loading import load_labels, load_table
+from parley.tables.loading import load_labels, load_table
 
 
 def figures() -> dict[str, Figures]:

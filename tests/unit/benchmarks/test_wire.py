@@ -3,14 +3,14 @@ import threading
 
 import pytest
 
-from benchmarks.counting_proxy import CountingProxy
-from benchmarks.wire import ECHOES, OURS, Case, Timings, byte_rows, cases, speed_rows
 from parley.benchmarking import offered
-from spec.parsing import parse_spec
+from parley.benchmarks.counting_proxy import CountingProxy
+from parley.benchmarks.wire import ECHOES, OURS, Case, Timings, byte_rows, cases, speed_rows
+from parley.spec.parsing import parse_spec
 
 
 def test_every_case_is_a_spec_that_a_coordinator_accepts():
-    from benchmarks.wire import _spec
+    from parley.benchmarks.wire import _spec
 
     for case in cases([1, 2, 4]):
         assert len(parse_spec(_spec(case, 5)).parties) == case.parties

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from coordinator.asysqn import (
+from parley.coordinator.asysqn import (
     ComputeTime,
     ObjectiveNotFinite,
     RoundsWentBack,
@@ -14,7 +14,7 @@ from coordinator.asysqn import (
     observe,
     utilisation_table,
 )
-from numerics.linear_losses import Logistic
+from parley.numerics.linear_losses import Logistic
 
 LABELS = np.array([1.0, -1.0, 1.0])
 

@@ -3,11 +3,11 @@
 import numpy as np
 import pytest
 
-import coordinator.bambi as bambi
-from numerics.losses import Softmax
-from privacy.rounds import CurvatureForward, LowerForward, UpperForward
-from spec.bambi import BambiSpec
-from spec.rows import RowSets
+import parley.coordinator.bambi as bambi
+from parley.numerics.losses import Softmax
+from parley.privacy.rounds import CurvatureForward, LowerForward, UpperForward
+from parley.spec.bambi import BambiSpec
+from parley.spec.rows import RowSets
 
 BATCH, CLASSES = 8, 3
 ROWS = RowSets(np.arange(40), np.arange(40, 60), np.arange(0))

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from coordinator.fedbio import (
+from parley.coordinator.fedbio import (
     Averages,
     Diverged,
     InvalidSettings,
@@ -12,7 +12,7 @@ from coordinator.fedbio import (
     iteration,
     participants,
 )
-from privacy.fedbio_rounds import MEASURE_UNIT, SurvivorsSum
+from parley.privacy.fedbio_rounds import MEASURE_UNIT, SurvivorsSum
 
 NAMES = ("north", "east", "south", "west")
 

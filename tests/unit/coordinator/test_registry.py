@@ -6,7 +6,7 @@ import uuid
 import pytest
 import sqlalchemy as sa
 
-from services.coordinator.registry import Registry, RunRecord, RunUnknown
+from parley.services.coordinator.registry import Registry, RunRecord, RunUnknown
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])

@@ -5,8 +5,8 @@ import stat
 import pytest
 from starlette.requests import HTTPConnection
 
-from dashboard import access as module
-from dashboard.access import Access, TokenInvalid, read_or_create_token
+from parley.dashboard import access as module
+from parley.dashboard.access import Access, TokenInvalid, read_or_create_token
 
 
 def request(**headers):

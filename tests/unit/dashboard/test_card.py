@@ -2,9 +2,9 @@
 
 import pytest
 
-from dashboard.card import card_html, make_card
-from dashboard.crossings import crossings
-from dashboard.views import EventView, LedgerView, RunView
+from parley.dashboard.card import card_html, make_card
+from parley.dashboard.crossings import crossings
+from parley.dashboard.views import EventView, LedgerView, RunView
 
 SPEC = """
 name: x

@@ -3,7 +3,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from experiments.hgp_personalisation import (
+from parley.experiments.hgp_personalisation import (
     CLASSES,
     METHODS,
     MissingData,
@@ -14,8 +14,8 @@ from experiments.hgp_personalisation import (
     run,
     split_parties,
 )
-from numerics.networks import check_strongly_connected
-from numerics.streams import stream
+from parley.numerics.networks import check_strongly_connected
+from parley.numerics.streams import stream
 
 SCALE = Scale(parties=6, rows=900, train_steps=1, outer_steps=1, networks=("RandD",))
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy.sparse import csr_array, csr_matrix
 
-from numerics.gradient_estimators import (
+from parley.numerics.gradient_estimators import (
     UnsuitableFeatures,
     as_features,
     check_scaling,
@@ -13,7 +13,7 @@ from numerics.gradient_estimators import (
     reference_at,
     replace_entries,
 )
-from numerics.linear_losses import Logistic
+from parley.numerics.linear_losses import Logistic
 
 RNG = np.random.default_rng(7)
 ROWS, COLUMNS, REGULARISATION = 60, 5, 0.01

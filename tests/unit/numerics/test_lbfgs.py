@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from numerics.lbfgs import (
+from parley.numerics.lbfgs import (
     Curvature,
     Damping,
     DampingMode,

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from numerics.linear_losses import LOSSES, Logistic, UnknownLoss, UnsuitableLabels, loss_named, predict_sign
+from parley.numerics.linear_losses import LOSSES, Logistic, UnknownLoss, UnsuitableLabels, loss_named, predict_sign
 
 THETA = np.array([-3.0, -0.4, 0.2, 0.9, 4.0, -2.0, 0.5, 3.0])
 SIGNS = np.array([1.0, -1.0, 1.0, -1.0, 1.0, -1.0, 1.0, -1.0])

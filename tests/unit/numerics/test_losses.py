@@ -3,7 +3,7 @@ import pytest
 import torch
 from torch.nn import functional
 
-from numerics.losses import (
+from parley.numerics.losses import (
     ClassOutOfRange,
     ForwardCorrectedBits,
     ForwardCorrectedLogistic,

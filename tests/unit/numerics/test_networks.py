@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from numerics.networks import (
+from parley.numerics.networks import (
     InvalidNetwork,
     NetworkKind,
     NetworkPlan,

@@ -1,8 +1,8 @@
 import numpy as np
 import pytest
 
-from numerics.few_shot import TooFewExamples, sample_task
-from numerics.neumann import SeriesDiverges, neumann_product, project_ball, residual
+from parley.numerics.few_shot import TooFewExamples, sample_task
+from parley.numerics.neumann import SeriesDiverges, neumann_product, project_ball, residual
 
 
 def positive_matrix(seed: int, size: int = 5) -> np.ndarray:

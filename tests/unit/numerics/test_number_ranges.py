@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from numerics.number_ranges import NumberRanges
+from parley.numerics.number_ranges import NumberRanges
 
 
 @given(st.lists(st.integers(0, 30)))

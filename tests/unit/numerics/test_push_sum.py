@@ -1,8 +1,8 @@
 import numpy as np
 import pytest
 
-from numerics.networks import NetworkKind, NetworkPlan, in_neighbours, links, out_neighbours, push_weights
-from numerics.push_sum import (
+from parley.numerics.networks import NetworkKind, NetworkPlan, in_neighbours, links, out_neighbours, push_weights
+from parley.numerics.push_sum import (
     Mass,
     MassMismatch,
     Misdelivered,
@@ -19,7 +19,7 @@ from numerics.push_sum import (
     split,
     to_arrays,
 )
-from numerics.streams import stream
+from parley.numerics.streams import stream
 
 PLAN = NetworkPlan(NetworkKind.RANDOM_DIRECTED, size=5, seed=4)
 

@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from numerics.storm import InvalidDecay, InvalidSchedule, Schedule, storm
+from parley.numerics.storm import InvalidDecay, InvalidSchedule, Schedule, storm
 
 
 def noisy_gradients(decay: float, steps: int, *, same_batch: bool) -> float:

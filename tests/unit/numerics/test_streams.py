@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from numerics.streams import InvalidStream, batch, directions, stream
+from parley.numerics.streams import InvalidStream, batch, directions, stream
 
 
 def test_a_stream_gives_the_same_words_on_every_machine():
@@ -43,7 +43,7 @@ def test_directions_give_the_same_values_on_every_machine():
 
 def test_another_process_draws_the_same_bits():
     expression = "batch(1, 'a', 2, 3, 999, 5).tolist(), directions(1, 2, 2, 2).tolist()"
-    program = f"from numerics.streams import *; print({expression})"
+    program = f"from parley.numerics.streams import *; print({expression})"
     printed = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
     assert printed.strip() == f"{batch(1, 'a', 2, 3, 999, 5).tolist()} {directions(1, 2, 2, 2).tolist()}"
 

@@ -9,7 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 from parley.cli import app
-from spec.run import RunSpec
+from parley.spec.run import RunSpec
 
 ROOT = Path(__file__).parents[3]
 MISTAKEN = """\
@@ -220,7 +220,7 @@ def test_a_service_with_a_mistaken_configuration_ends_with_one_line_and_2(servic
 
 
 def test_a_bug_keeps_its_trace(monkeypatch, parley):
-    monkeypatch.setattr("spec.parsing.check_spec", lambda text: 1 / 0)
+    monkeypatch.setattr("parley.spec.parsing.check_spec", lambda text: 1 / 0)
     result = parley("run", "check", ROOT / "examples" / "digits-vfhrl.yaml")
     assert isinstance(result.exception, ZeroDivisionError)
 
@@ -239,7 +239,7 @@ def test_every_public_name_of_parley_can_be_had():
 
 
 def test_the_example_is_the_spec_of_the_demo():
-    assert (ROOT / "examples" / "digits-vfhrl.yaml").read_text() == (ROOT / "parley" / "demo.yaml").read_text()
+    assert (ROOT / "examples" / "digits-vfhrl.yaml").read_text() == (ROOT / "src" / "parley" / "demo.yaml").read_text()
 
 
 @pytest.mark.parametrize("spec", sorted((ROOT / "examples").glob("*.yaml")), ids=lambda path: path.stem)
@@ -249,9 +249,9 @@ def test_every_example_spec_is_right(spec, parley):
 
 @pytest.mark.parametrize("name", ["coordinator", "bank", "shop", "telco"])
 def test_every_example_configuration_can_be_read(name):
-    from services.coordinator.config import CoordinatorConfig
-    from services.party.config import PartyConfig
-    from services.wire.configuration import load_config
+    from parley.services.coordinator.config import CoordinatorConfig
+    from parley.services.party.config import PartyConfig
+    from parley.services.wire.configuration import load_config
 
     kind = CoordinatorConfig if name == "coordinator" else PartyConfig
     assert load_config(ROOT / "examples" / "federation" / f"{name}.yaml", kind).name == name

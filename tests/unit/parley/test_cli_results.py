@@ -20,7 +20,7 @@ def invoke(*arguments):
 @pytest.fixture
 def experiment(monkeypatch):
     """An experiment that is there, and nothing else."""
-    module = ModuleType("experiments.bambi_toy")
+    module = ModuleType("parley.experiments.bambi_toy")
     module.asked = []
 
     def run(quick, data=None):
@@ -32,7 +32,7 @@ def experiment(monkeypatch):
 
     module.run = run
     module.plot = lambda rows, path: path.write_bytes(b"picture of " + str(len(rows)).encode())
-    monkeypatch.setitem(sys.modules, "experiments.bambi_toy", module)
+    monkeypatch.setitem(sys.modules, "parley.experiments.bambi_toy", module)
     monkeypatch.setattr(reproduction, "is_there", lambda package, name: name == "bambi-toy")
     return module
 
@@ -92,12 +92,12 @@ def test_all_experiments_go_into_a_folder(experiment, tmp_path):
 
 
 def test_bench_writes_rows_with_value_unit_baseline_and_ratio(monkeypatch, tmp_path):
-    module = ModuleType("benchmarks.wire")
+    module = ModuleType("parley.benchmarks.wire")
     module.run = lambda: [
         {"case": "tcp", "metric": "throughput", "value": 2.0, "unit": "GB/s", "baseline": 4.0, "ratio": 0.5}
     ]
     module.plot = lambda rows, path: path.write_bytes(b"picture")
-    monkeypatch.setitem(sys.modules, "benchmarks.wire", module)
+    monkeypatch.setitem(sys.modules, "parley.benchmarks.wire", module)
     monkeypatch.setattr(benchmarking, "names_in", lambda package: ["wire"])
     result = invoke("bench", "wire", "--json", tmp_path / "rows.json")
     assert result.exit_code == 0, result.output

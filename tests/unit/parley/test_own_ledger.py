@@ -9,8 +9,8 @@ import yaml
 from typer.testing import CliRunner
 
 from parley.cli import app
-from privacy.accounting import PureRelease, RecordCounts
-from privacy.ledger import Budget, Charge, open_ledger
+from parley.privacy.accounting import PureRelease, RecordCounts
+from parley.privacy.ledger import Budget, Charge, open_ledger
 
 LOSSES = (0.0, 0.25, 0.125)
 

@@ -9,7 +9,7 @@ from sklearn import datasets
 
 from parley.datasets import DatasetError, DatasetUnreadable, UnknownDataset, load_dataset
 from parley.splitting import SplitExists, SplitImpossible, split_dataset
-from tables.loading import id_digest, load_labels, load_table
+from parley.tables.loading import id_digest, load_labels, load_table
 
 
 def features(summary, holder):

@@ -2,7 +2,7 @@
 
 import pytest
 
-from party.alignment import (
+from parley.party.alignment import (
     AlignmentRefused,
     AlignmentRules,
     TooFewMatches,
@@ -11,7 +11,7 @@ from party.alignment import (
     check_rate,
     check_request,
 )
-from services.party.alignment_attempts import AttemptLog
+from parley.services.party.alignment_attempts import AttemptLog
 
 RULES = AlignmentRules(allowed=True, minimum_matches=10, per_day=2, tables=("open",))
 DAY = 86400.0

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 from scipy.sparse import csr_array
 
-from numerics.gradient_estimators import Estimator, as_features
-from numerics.linear_losses import Logistic, Slopes, loss_named, slopes_at
-from party.asysqn import (
+from parley.numerics.gradient_estimators import Estimator, as_features
+from parley.numerics.linear_losses import Logistic, Slopes, loss_named, slopes_at
+from parley.party.asysqn import (
     BatchMismatch,
     Direction,
     Diverged,

@@ -4,9 +4,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pytest
 
-from numerics.few_shot import sample_task
-from numerics.storm import Schedule
-from party.bilevel_objectives import (
+from parley.numerics.few_shot import sample_task
+from parley.numerics.storm import Schedule
+from parley.party.bilevel_objectives import (
     AutogradObjective,
     DataCleaning,
     InvalidData,
@@ -14,7 +14,7 @@ from party.bilevel_objectives import (
     initial_network,
     suspects,
 )
-from party.fedbio import (
+from parley.party.fedbio import (
     Diverged,
     InvalidSettings,
     MeanMismatch,
@@ -23,8 +23,8 @@ from party.fedbio import (
     RoundMismatch,
     Settings,
 )
-from party.hyper_representation import HyperRepresentation, load_omniglot
-from privacy.fedbio_rounds import MEASURE_UNIT
+from parley.party.hyper_representation import HyperRepresentation, load_omniglot
+from parley.privacy.fedbio_rounds import MEASURE_UNIT
 
 RANDOM = Randomness(seed=5, party="north")
 

@@ -1,8 +1,8 @@
 import numpy as np
 import pytest
 
-from experiments.synthetic_clients import synthetic_clients
-from numerics.bilevel_costs import (
+from parley.experiments.synthetic_clients import synthetic_clients
+from parley.numerics.bilevel_costs import (
     class_mask,
     curvature_products,
     hessian_product,
@@ -13,19 +13,10 @@ from numerics.bilevel_costs import (
     regularised_logistic,
     weighted_samples,
 )
-from numerics.networks import NetworkKind, NetworkPlan, NotStronglyConnected
-from numerics.push_sum import Mass
-from numerics.streams import stream
-from parley.simulator import (
-    CorruptMessage,
-    Mixing,
-    Traffic,
-    decode_portion,
-    encode_portion,
-    hyper_gradients,
-    train,
-)
-from party.hgp import (
+from parley.numerics.networks import NetworkKind, NetworkPlan, NotStronglyConnected
+from parley.numerics.push_sum import Mass
+from parley.numerics.streams import stream
+from parley.party.hgp import (
     Diverged,
     Hgp,
     InvalidHgp,
@@ -35,6 +26,15 @@ from party.hgp import (
     begin_training,
     hyper_gradient_step,
     train_step,
+)
+from parley.simulator import (
+    CorruptMessage,
+    Mixing,
+    Traffic,
+    decode_portion,
+    encode_portion,
+    hyper_gradients,
+    train,
 )
 
 CLIENT = synthetic_clients(1, clients=1)[0]

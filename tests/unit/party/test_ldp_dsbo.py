@@ -3,16 +3,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from numerics.networks import NetworkKind, NetworkPlan, gossip_weights, links
-from numerics.streams import stream
-from parley.simulator import (
-    CorruptMessage,
-    Federation,
-    decode_noised,
-    encode_noised,
-    run_ldp_dsbo,
-)
-from party.ldp_dsbo import (
+from parley.numerics.networks import NetworkKind, NetworkPlan, gossip_weights, links
+from parley.numerics.streams import stream
+from parley.party.ldp_dsbo import (
     Agent,
     AgentState,
     LdpDsbo,
@@ -27,9 +20,16 @@ from party.ldp_dsbo import (
     noise_draft,
     update,
 )
-from party.ldp_objectives import Bounds, InvalidBounds, Records, admit, directions, normalise_rows, recursion
-from privacy.ldp_accounting import Decay, Oracle, Schedules, laplace_scales
-from privacy.noise import KeyedNoise
+from parley.party.ldp_objectives import Bounds, InvalidBounds, Records, admit, directions, normalise_rows, recursion
+from parley.privacy.ldp_accounting import Decay, Oracle, Schedules, laplace_scales
+from parley.privacy.noise import KeyedNoise
+from parley.simulator import (
+    CorruptMessage,
+    Federation,
+    decode_noised,
+    encode_noised,
+    run_ldp_dsbo,
+)
 
 SIZE = 4
 OPEN = Bounds(x_low=-5.0, x_high=5.0, y_max=10.0, z_max=10.0)

@@ -5,8 +5,8 @@ import pytest
 import torch
 from torch import nn
 
-from numerics.streams import stream
-from party.models import (
+from parley.numerics.streams import stream
+from parley.party.models import (
     InvalidModelSize,
     ModelImportRefused,
     ModelShapeMismatch,

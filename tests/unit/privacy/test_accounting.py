@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from dp_accounting.pld import privacy_loss_distribution as pld
 
-from privacy.accounting import (
+from parley.privacy.accounting import (
     LOSS,
     PURE,
     RELEASES,

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 
-from privacy.dropout import (
+from parley.privacy.dropout import (
     BothSharesAsked,
     RoundKeys,
     SelfMask,
@@ -17,11 +17,11 @@ from privacy.dropout import (
     seal_shares,
     unmask,
 )
-from privacy.pairwise import NotAParticipant
-from privacy.ring import Ring
-from privacy.session_keys import SessionKey, pair_secret
-from privacy.shamir import NotEnoughShares, Share, SharesInconsistent, ThresholdImpossible
-from privacy.trees import TooFewParties
+from parley.privacy.pairwise import NotAParticipant
+from parley.privacy.ring import Ring
+from parley.privacy.session_keys import SessionKey, pair_secret
+from parley.privacy.shamir import NotEnoughShares, Share, SharesInconsistent, ThresholdImpossible
+from parley.privacy.trees import TooFewParties
 
 RING = Ring.WIDE
 

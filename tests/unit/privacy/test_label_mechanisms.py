@@ -3,15 +3,15 @@ import math
 import numpy as np
 import pytest
 
-from numerics.losses import (
+from parley.numerics.losses import (
     ForwardCorrectedBits,
     ForwardCorrectedLogistic,
     ForwardCorrectedSoftmax,
     Logistic,
     Softmax,
 )
-from privacy.accounting import InvalidEvent, LaplaceLabels, RandomisedResponse, UnaryEncoding, Unprotected
-from privacy.label_mechanisms import (
+from parley.privacy.accounting import InvalidEvent, LaplaceLabels, RandomisedResponse, UnaryEncoding, Unprotected
+from parley.privacy.label_mechanisms import (
     LaplaceRows,
     NoNoise,
     RandomisedLabels,
@@ -19,7 +19,7 @@ from privacy.label_mechanisms import (
     UnknownLabelMechanism,
     choose_mechanism,
 )
-from privacy.noise import EpsilonOutOfRange, KeyedNoise
+from parley.privacy.noise import EpsilonOutOfRange, KeyedNoise
 
 NOISE = KeyedNoise(bytes(32))
 RECORDS = np.arange(60_000)

@@ -4,7 +4,7 @@ import pickle
 import numpy as np
 import pytest
 
-from numerics.losses import (
+from parley.numerics.losses import (
     ClassOutOfRange,
     ForwardCorrectedLogistic,
     ForwardCorrectedSoftmax,
@@ -12,16 +12,16 @@ from numerics.losses import (
     Softmax,
     Squared,
 )
-from privacy.accounting import LaplaceLabels, RandomisedResponse, Unprotected
-from privacy.label_mechanisms import UnknownLabelMechanism
-from privacy.label_vault import (
+from parley.privacy.accounting import LaplaceLabels, RandomisedResponse, Unprotected
+from parley.privacy.label_mechanisms import UnknownLabelMechanism
+from parley.privacy.label_vault import (
     LabelPolicy,
     LabelsStayInTheVault,
     LabelVault,
     NoSuchRecord,
     RegressionLabelsUnprotected,
 )
-from privacy.noise import KeyedNoise
+from parley.privacy.noise import KeyedNoise
 
 NOISE = KeyedNoise(bytes(32))
 LABELS = np.random.default_rng(0).integers(0, 5, 400)

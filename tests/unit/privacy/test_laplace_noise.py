@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from privacy.laplace_noise import (
+from parley.privacy.laplace_noise import (
     ScaleOutOfRange,
     ValueOutOfRange,
     add_laplace,
@@ -11,7 +11,7 @@ from privacy.laplace_noise import (
     rounding_loss,
     sampler_delta,
 )
-from privacy.noise import KeyedNoise
+from parley.privacy.noise import KeyedNoise
 
 NOISE = KeyedNoise(bytes(range(32)))
 

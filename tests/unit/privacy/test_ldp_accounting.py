@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from privacy.ldp_accounting import (
+from parley.privacy.ldp_accounting import (
     Constants,
     Decay,
     InvalidConstants,

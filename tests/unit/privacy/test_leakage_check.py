@@ -2,8 +2,8 @@
 
 import pytest
 
-from privacy.tree_leakage import TreesLeak, check_trees
-from privacy.trees import TooFewParties, Tree, coordinator_trees, requester_trees
+from parley.privacy.tree_leakage import TreesLeak, check_trees
+from parley.privacy.trees import TooFewParties, Tree, coordinator_trees, requester_trees
 
 
 def tree(*parents: int | str) -> Tree:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import sqlalchemy as sa
 
-from privacy.accounting import (
+from parley.privacy.accounting import (
     LaplaceLabels,
     RandomisedResponse,
     RecordCounts,
@@ -17,7 +17,7 @@ from privacy.accounting import (
     UnknownEvent,
     Unprotected,
 )
-from privacy.ledger import (
+from parley.privacy.ledger import (
     Budget,
     BudgetExhausted,
     Charge,

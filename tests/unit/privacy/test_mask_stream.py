@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 
-from privacy.mask_stream import MaskStream, RoundOutOfRange, mask, random_mask
-from privacy.ring import Ring
+from parley.privacy.mask_stream import MaskStream, RoundOutOfRange, mask, random_mask
+from parley.privacy.ring import Ring
 
 KEY = bytes(range(32))
 RINGS = [Ring.WIDE, Ring.NARROW]

@@ -8,7 +8,7 @@ import pytest
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from scipy import stats
 
-from privacy.noise import (
+from parley.privacy.noise import (
     GRID,
     WORD_RANGE,
     EpsilonOutOfRange,

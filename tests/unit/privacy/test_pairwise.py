@@ -3,11 +3,11 @@
 import numpy as np
 import pytest
 
-from privacy.mask_stream import mask
-from privacy.pairwise import NotAParticipant, PairwiseMasker, RoundReused, sum_masked
-from privacy.ring import NotRingElements, Ring, RingTooSmall
-from privacy.session_keys import SessionKey, pair_secret
-from privacy.trees import TooFewParties
+from parley.privacy.mask_stream import mask
+from parley.privacy.pairwise import NotAParticipant, PairwiseMasker, RoundReused, sum_masked
+from parley.privacy.ring import NotRingElements, Ring, RingTooSmall
+from parley.privacy.session_keys import SessionKey, pair_secret
+from parley.privacy.trees import TooFewParties
 
 RING = Ring.WIDE
 

@@ -6,8 +6,8 @@ import secrets
 import numpy as np
 import pytest
 
-from privacy.psi import Holder, Leader, PsiError, permutation, shares_of
-from privacy.psi_curve import (
+from parley.privacy.psi import Holder, Leader, PsiError, permutation, shares_of
+from parley.privacy.psi_curve import (
     POINT_BYTES,
     PointRefused,
     fresh_blinding,
@@ -15,8 +15,8 @@ from privacy.psi_curve import (
     hashed,
     power,
 )
-from privacy.psi_table import build, look_up, slots_for, words_of
-from privacy.psi_workers import Workers
+from parley.privacy.psi_table import build, look_up, slots_for, words_of
+from parley.privacy.psi_workers import Workers
 
 P, A = 2**255 - 19, 486662
 WORKERS = Workers(processes=1)

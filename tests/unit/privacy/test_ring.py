@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from privacy.ring import NotRingElements, Ring, RingMisconfigured, RingTooSmall, ValueNotFinite, ValueOutOfRange
+from parley.privacy.ring import NotRingElements, Ring, RingMisconfigured, RingTooSmall, ValueNotFinite, ValueOutOfRange
 
 RINGS = [Ring.WIDE, Ring.NARROW]
 

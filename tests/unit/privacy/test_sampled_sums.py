@@ -3,11 +3,11 @@
 import numpy as np
 import pytest
 
-from privacy.aggregation import Pairwise, SumDesk, SumRefused, ring_of
-from privacy.pairwise import NotAParticipant
-from privacy.release import Addend, Plain, SumGate, bitmap
-from privacy.trees import TooFewParties
-from spec.protection import AggregationSpec
+from parley.privacy.aggregation import Pairwise, SumDesk, SumRefused, ring_of
+from parley.privacy.pairwise import NotAParticipant
+from parley.privacy.release import Addend, Plain, SumGate, bitmap
+from parley.privacy.trees import TooFewParties
+from parley.spec.protection import AggregationSpec
 
 PARTIES = 5
 SETTINGS = AggregationSpec(kind="pairwise", minimum_parties=2)

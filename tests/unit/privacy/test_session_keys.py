@@ -8,7 +8,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519
 
-from privacy.session_keys import (
+from parley.privacy.session_keys import (
     CertificateNameMismatch,
     CertificateNotTrusted,
     KeyOfAnotherSession,

@@ -5,7 +5,7 @@ from itertools import combinations
 
 import pytest
 
-from privacy.shamir import (
+from parley.privacy.shamir import (
     PRIME,
     NotEnoughShares,
     Share,

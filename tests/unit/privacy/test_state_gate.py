@@ -5,13 +5,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from party.ldp_dsbo import LdpDsbo, privacy_plan
-from party.ldp_objectives import Bounds
-from privacy.ldp_accounting import Decay, Schedules, laplace_scales, losses
-from privacy.ldp_states import StateDraft
-from privacy.ledger import BudgetExhausted, LedgerConflict, open_ledger
-from privacy.noise import KeyedNoise
-from privacy.release import StateGate
+from parley.party.ldp_dsbo import LdpDsbo, privacy_plan
+from parley.party.ldp_objectives import Bounds
+from parley.privacy.ldp_accounting import Decay, Schedules, laplace_scales, losses
+from parley.privacy.ldp_states import StateDraft
+from parley.privacy.ledger import BudgetExhausted, LedgerConflict, open_ledger
+from parley.privacy.noise import KeyedNoise
+from parley.privacy.release import StateGate
 
 SIZE, STEPS = 3, 5
 BOUNDS = Bounds(row_l1=1.0, row_max=0.4, x_low=-8.0, x_high=-5.0, y_max=30.0, z_max=4.0)

@@ -4,8 +4,8 @@ from importlib.resources import files
 
 import pytest
 
-from privacy.tree_leakage import check_trees
-from privacy.tree_search import (
+from parley.privacy.tree_leakage import check_trees
+from parley.privacy.tree_search import (
     TABLE_PARTIES,
     NoTreesFound,
     collusion_resistant_trees,
@@ -13,7 +13,7 @@ from privacy.tree_search import (
     stored_trees,
     table_text,
 )
-from privacy.trees import TooFewParties
+from parley.privacy.trees import TooFewParties
 
 
 def test_the_stored_table_is_what_the_search_draws():

@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from privacy.trees import NotATree, TooFewParties, Tree, coordinator_trees, heap, requester_trees, rotated
+from parley.privacy.trees import NotATree, TooFewParties, Tree, coordinator_trees, heap, requester_trees, rotated
 
 #       2
 #      / \

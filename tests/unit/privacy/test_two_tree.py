@@ -5,12 +5,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from privacy.pairwise import NotAParticipant, RoundReused
-from privacy.ring import NotRingElements, Ring, RingTooSmall
-from privacy.tree_leakage import TreesLeak
-from privacy.tree_search import collusion_resistant_trees
-from privacy.trees import TooFewParties, Tree, TreePair, coordinator_trees, requester_trees
-from privacy.two_tree import (
+from parley.privacy.pairwise import NotAParticipant, RoundReused
+from parley.privacy.ring import NotRingElements, Ring, RingTooSmall
+from parley.privacy.tree_leakage import TreesLeak
+from parley.privacy.tree_search import collusion_resistant_trees
+from parley.privacy.trees import TooFewParties, Tree, TreePair, coordinator_trees, requester_trees
+from parley.privacy.two_tree import (
     BitmapsDisagree,
     OpenedOtherwise,
     PartialSum,

@@ -3,15 +3,15 @@
 import numpy as np
 import pytest
 
-from numerics.participation import participants
-from privacy.fedbio_rounds import AveragingRound
-from services.party.config import Policy, TableConfig
-from services.party.fedbio_role import FedbioRole, ParticipantsRefused, PredictionRefused, upper_size
-from services.party.fedbio_tasks import SUSPECTS
-from services.party.roles import Place
-from services.party.sessions import PolicyRefused, check_policy
-from services.party.tables import RowsDiffer, TableShelf
-from spec.parsing import parse_spec
+from parley.numerics.participation import participants
+from parley.privacy.fedbio_rounds import AveragingRound
+from parley.services.party.config import Policy, TableConfig
+from parley.services.party.fedbio_role import FedbioRole, ParticipantsRefused, PredictionRefused, upper_size
+from parley.services.party.fedbio_tasks import SUSPECTS
+from parley.services.party.roles import Place
+from parley.services.party.sessions import PolicyRefused, check_policy
+from parley.services.party.tables import RowsDiffer, TableShelf
+from parley.spec.parsing import parse_spec
 
 SPEC = """
 name: small

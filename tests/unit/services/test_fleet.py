@@ -3,14 +3,14 @@
 import grpc
 import pytest
 
-from contracts.party.v1 import party_service_pb2 as pb
-from contracts.party.v1 import party_service_pb2_grpc as pb_grpc
-from services.coordinator.config import PartyAddress
-from services.coordinator.fleet import Fleet, PartyLost, PartyRefused, as_party_error
-from services.wire.authorisation import Policy
-from services.wire.certificates import create_authority, issue
-from services.wire.refusals import Border
-from services.wire.transport import listen, make_server
+from parley.contracts.party.v1 import party_service_pb2 as pb
+from parley.contracts.party.v1 import party_service_pb2_grpc as pb_grpc
+from parley.services.coordinator.config import PartyAddress
+from parley.services.coordinator.fleet import Fleet, PartyLost, PartyRefused, as_party_error
+from parley.services.wire.authorisation import Policy
+from parley.services.wire.certificates import create_authority, issue
+from parley.services.wire.refusals import Border
+from parley.services.wire.transport import listen, make_server
 
 
 class Recorder(pb_grpc.PartyServiceServicer):

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 import sqlalchemy as sa
 
-from privacy.accounting import RandomisedResponse, RecordCounts
-from privacy.ledger import Budget, Charge, Ledger, LedgerUnusable
-from services.coordinator.registry import Registry, RunRecord, StorageFailed
+from parley.privacy.accounting import RandomisedResponse, RecordCounts
+from parley.privacy.ledger import Budget, Charge, Ledger, LedgerUnusable
+from parley.services.coordinator.registry import Registry, RunRecord, StorageFailed
 
 
 @pytest.fixture

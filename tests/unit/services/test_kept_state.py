@@ -3,7 +3,7 @@
 import pytest
 import sqlalchemy as sa
 
-from services.coordinator.registry import Registry, RunRecord, StateMissing
+from parley.services.coordinator.registry import Registry, RunRecord, StateMissing
 
 
 @pytest.fixture

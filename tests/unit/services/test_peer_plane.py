@@ -5,14 +5,14 @@ from collections import deque
 
 import pytest
 
-from contracts.aggregation.v1 import aggregation_pb2 as sums_pb
-from contracts.peer.v1 import peer_service_pb2 as pb
-from contracts.peer.v1 import peer_service_pb2_grpc as pb_grpc
-from services.party.peers import PeerPlane
-from services.wire.authorisation import Policy
-from services.wire.certificates import create_authority, issue
-from services.wire.refusals import Border
-from services.wire.transport import listen, make_server
+from parley.contracts.aggregation.v1 import aggregation_pb2 as sums_pb
+from parley.contracts.peer.v1 import peer_service_pb2 as pb
+from parley.contracts.peer.v1 import peer_service_pb2_grpc as pb_grpc
+from parley.services.party.peers import PeerPlane
+from parley.services.wire.authorisation import Policy
+from parley.services.wire.certificates import create_authority, issue
+from parley.services.wire.refusals import Border
+from parley.services.wire.transport import listen, make_server
 
 PUSH = "/parley.peer.v1.PeerService/Push"
 

@@ -2,12 +2,12 @@ import numpy as np
 import pytest
 from scipy.sparse import issparse
 
-from services.party.config import PreprocessConfig, TableConfig
-from services.party.preprocessing import table_of_run, to_keep, training_rows
-from services.party.tables import TableShelf
-from spec.parsing import parse_spec
-from tables.errors import ColumnMissing
-from tables.preprocessing import PreprocessingInvalid
+from parley.services.party.config import PreprocessConfig, TableConfig
+from parley.services.party.preprocessing import table_of_run, to_keep, training_rows
+from parley.services.party.tables import TableShelf
+from parley.spec.parsing import parse_spec
+from parley.tables.errors import ColumnMissing
+from parley.tables.preprocessing import PreprocessingInvalid
 
 SPEC = "name: t\nparties: [bank, shop]\ntrain: {algorithm: bambi}\n"
 ROWS = "id,a,b\n" + "\n".join(f"{i},{i},{i * i}" for i in range(10)) + "\n"

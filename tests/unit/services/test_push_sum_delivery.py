@@ -7,9 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from contracts.decentralised.v1 import decentralised_pb2
-from numerics.networks import NetworkKind, NetworkPlan, links, out_neighbours
-from numerics.push_sum import (
+from parley.contracts.decentralised.v1 import decentralised_pb2
+from parley.numerics.networks import NetworkKind, NetworkPlan, links, out_neighbours
+from parley.numerics.push_sum import (
     TotalMessage,
     absorb,
     emit,
@@ -21,11 +21,11 @@ from numerics.push_sum import (
     split,
     to_arrays,
 )
-from privacy.release import PortionGate
-from services.party.peers import PeerPlane
-from services.party.push_sum_plane import PushSumPlane
-from services.wire.decentralised_codec import decode_push_sum, encode_push_sum
-from services.wire.tensors import MessageInvalid
+from parley.privacy.release import PortionGate
+from parley.services.party.peers import PeerPlane
+from parley.services.party.push_sum_plane import PushSumPlane
+from parley.services.wire.decentralised_codec import decode_push_sum, encode_push_sum
+from parley.services.wire.tensors import MessageInvalid
 
 SIZE = 4
 PLAN = NetworkPlan(NetworkKind.RANDOM_DIRECTED, size=SIZE, seed=2)

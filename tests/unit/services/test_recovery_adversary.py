@@ -5,19 +5,19 @@ from collections import deque
 
 import pytest
 
-from contracts.fedbio.v1 import fedbio_pb2
-from privacy.dropout import BothSharesAsked, SharesNotForUs
-from privacy.fedbio_rounds import AveragingRound
-from privacy.pairwise import NotAParticipant, RoundReused
-from privacy.recovery import AskDisclosure, AskKey, AskShares, AskValues, RoundKeyReplaced, StepUnexpected
-from privacy.release import RelayGate, bitmap
-from privacy.session_keys import SessionKey
-from privacy.trees import TooFewParties
-from services.coordinator.recovery import SettledOtherwise, merge_settled
-from services.party.fedbio_role import ParticipantsRefused
-from services.party.refusals import CATALOGUE
-from services.party.sum_journal import SumJournal
-from services.wire.recovery_codec import encode_step
+from parley.contracts.fedbio.v1 import fedbio_pb2
+from parley.privacy.dropout import BothSharesAsked, SharesNotForUs
+from parley.privacy.fedbio_rounds import AveragingRound
+from parley.privacy.pairwise import NotAParticipant, RoundReused
+from parley.privacy.recovery import AskDisclosure, AskKey, AskShares, AskValues, RoundKeyReplaced, StepUnexpected
+from parley.privacy.release import RelayGate, bitmap
+from parley.privacy.session_keys import SessionKey
+from parley.privacy.trees import TooFewParties
+from parley.services.coordinator.recovery import SettledOtherwise, merge_settled
+from parley.services.party.fedbio_role import ParticipantsRefused
+from parley.services.party.refusals import CATALOGUE
+from parley.services.party.sum_journal import SumJournal
+from parley.services.wire.recovery_codec import encode_step
 from tests.oracle.recoverable_federation import SPEC, Loss, federation
 
 EVERYONE = frozenset(range(5))

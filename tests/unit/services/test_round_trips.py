@@ -4,9 +4,9 @@ import asyncio
 
 import pytest
 
-from services.coordinator import streams
-from services.coordinator.fleet import PartyLost
-from services.coordinator.streams import RoundTrip
+from parley.services.coordinator import streams
+from parley.services.coordinator.fleet import PartyLost
+from parley.services.coordinator.streams import RoundTrip
 
 LOST = PartyLost("shop", "it ended the stream")
 

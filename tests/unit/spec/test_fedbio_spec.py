@@ -1,9 +1,9 @@
 import pytest
 
-from privacy.dropout import check_threshold
-from privacy.shamir import ThresholdImpossible
-from spec.fedbio import FedbioSpec
-from spec.parsing import check_spec, parse_spec
+from parley.privacy.dropout import check_threshold
+from parley.privacy.shamir import ThresholdImpossible
+from parley.spec.fedbio import FedbioSpec
+from parley.spec.parsing import check_spec, parse_spec
 
 CLEANING = "task: {kind: data_cleaning, classes: [sick, well], checked: checked}"
 

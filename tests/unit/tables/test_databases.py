@@ -6,11 +6,18 @@ import numpy as np
 import pytest
 import sqlalchemy as sa
 
-from services.party.config import TableConfig
-from services.party.tables import TableShelf
-from tables.databases import SqlSource, open_sql
-from tables.errors import ColumnDuplicated, FeatureMissing, TableEmpty, TableNotFound, TableTooLarge, TableUnreadable
-from tables.loading import load_labels, load_table
+from parley.services.party.config import TableConfig
+from parley.services.party.tables import TableShelf
+from parley.tables.databases import SqlSource, open_sql
+from parley.tables.errors import (
+    ColumnDuplicated,
+    FeatureMissing,
+    TableEmpty,
+    TableNotFound,
+    TableTooLarge,
+    TableUnreadable,
+)
+from parley.tables.loading import load_labels, load_table
 
 
 @pytest.fixture
@@ -93,8 +100,8 @@ def test_rows_of_a_database_are_read_again_after_a_while(sqlite_url, tmp_path):
 def test_a_source_that_cannot_be_meant_is_refused_and_no_password_is_repeated(tmp_path, fields, text):
     import yaml
 
-    from services.party.config import PartyConfig
-    from services.wire.configuration import ConfigInvalid, load_config
+    from parley.services.party.config import PartyConfig
+    from parley.services.wire.configuration import ConfigInvalid, load_config
 
     config = {"name": "a", "identity": "i", "state": "s", "tables": {"t": fields}, "policy": {"coordinators": ["c"]}}
     (tmp_path / "party.yaml").write_text(yaml.safe_dump(config))
@@ -105,7 +112,7 @@ def test_a_source_that_cannot_be_meant_is_refused_and_no_password_is_repeated(tm
 
 
 def test_the_password_comes_from_the_environment_or_a_file_and_is_in_no_message(monkeypatch, tmp_path):
-    from tables.databases import _engine
+    from parley.tables.databases import _engine
 
     monkeypatch.setenv("SHOP_PASSWORD", "s3cret")
     (tmp_path / "password").write_text("s3cret\n")
@@ -149,7 +156,7 @@ def test_postgresql_is_read_for_real(postgres_database):
 
 
 def test_postgresql_streams_more_rows_than_one_batch(postgres_database, monkeypatch):
-    monkeypatch.setattr("tables.databases.BATCH_ROWS", 1000)
+    monkeypatch.setattr("parley.tables.databases.BATCH_ROWS", 1000)
     query = "SELECT n AS id, CASE WHEN n > 2500 THEN n / 2.0 END AS half FROM generate_series(1, 5000) AS n"
     table = load_table(SqlSource(postgres_database, query=query), dtype=np.float64, missing=True)
     assert len(table) == 5000

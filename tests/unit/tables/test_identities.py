@@ -3,9 +3,17 @@
 import numpy as np
 import pytest
 
-from tables.alignments import Alignment, AlignmentDamaged, AlignmentShelf, AlignmentTaken, AlignmentUnknown
-from tables.identities import AlignmentStale, IdsMissing, IdsRepeated, RowChoice, canonical, identified, identities
-from tables.loading import id_digest, load_ids, load_labels, load_table
+from parley.tables.alignments import Alignment, AlignmentDamaged, AlignmentShelf, AlignmentTaken, AlignmentUnknown
+from parley.tables.identities import (
+    AlignmentStale,
+    IdsMissing,
+    IdsRepeated,
+    RowChoice,
+    canonical,
+    identified,
+    identities,
+)
+from parley.tables.loading import id_digest, load_ids, load_labels, load_table
 
 
 @pytest.mark.parametrize("spelling", ["17", " 17 ", "17.0", "17.", "\ufeff17", "17.00\t"])

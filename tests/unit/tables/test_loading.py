@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.sparse import issparse
 
-from tables import errors
-from tables import loading as tables
-from tables.loading import ROW_NUMBER, id_digest, load_labels, load_table
+from parley.tables import errors
+from parley.tables import loading as tables
+from parley.tables.loading import ROW_NUMBER, id_digest, load_labels, load_table
 
 
 def write(path, text):

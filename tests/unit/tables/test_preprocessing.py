@@ -11,9 +11,9 @@ from sklearn.impute import SimpleImputer
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import MinMaxScaler, OneHotEncoder, StandardScaler
 
-from tables.errors import FeatureMissing
-from tables.loading import Table
-from tables.preprocessing import Declared, Fitted, PreprocessingInvalid, apply, fit
+from parley.tables.errors import FeatureMissing
+from parley.tables.loading import Table
+from parley.tables.preprocessing import Declared, Fitted, PreprocessingInvalid, apply, fit
 
 SCALERS = {"standard": StandardScaler(), "minmax": MinMaxScaler(), "none": "passthrough"}
 
@@ -136,6 +136,8 @@ def test_damaged_figures_are_refused():
 
 
 def test_a_party_without_preprocessing_never_imports_scikit_learn():
-    code = "import services.party.tables, services.party.preprocessing, sys; print('sklearn' in sys.modules)"
+    code = (
+        "import parley.services.party.tables, parley.services.party.preprocessing, sys; print('sklearn' in sys.modules)"
+    )
     answer = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert answer.stdout.strip() == "False"

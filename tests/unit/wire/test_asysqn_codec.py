@@ -5,13 +5,22 @@ from collections import deque
 import numpy as np
 import pytest
 
-from contracts.asysqn.v1 import asysqn_pb2
-from contracts.peer.v1 import peer_service_pb2
-from privacy.asysqn_rounds import AllRows, AsysqnRound, Batch, Look, OpenedTheta, Progress, ThetaForward, ThetaRequest
-from privacy.release import OutcomeGate
-from privacy.requested_sums import RequestedSums
-from privacy.rounds import Checkpoint
-from services.wire.asysqn_codec import (
+from parley.contracts.asysqn.v1 import asysqn_pb2
+from parley.contracts.peer.v1 import peer_service_pb2
+from parley.privacy.asysqn_rounds import (
+    AllRows,
+    AsysqnRound,
+    Batch,
+    Look,
+    OpenedTheta,
+    Progress,
+    ThetaForward,
+    ThetaRequest,
+)
+from parley.privacy.release import OutcomeGate
+from parley.privacy.requested_sums import RequestedSums
+from parley.privacy.rounds import Checkpoint
+from parley.services.wire.asysqn_codec import (
     decode_contribution,
     decode_instruction,
     decode_partial,
@@ -20,8 +29,8 @@ from services.wire.asysqn_codec import (
     encode_partial,
     encode_request,
 )
-from services.wire.tensors import MessageInvalid
-from spec.protection import AggregationSpec
+from parley.services.wire.tensors import MessageInvalid
+from parley.spec.protection import AggregationSpec
 
 PARTIES, BATCH = 8, 1024
 GATE = OutcomeGate(lambda _: True)

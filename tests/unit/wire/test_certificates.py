@@ -10,7 +10,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from services.wire.certificates import (
+from parley.services.wire.certificates import (
     AuthorityRefused,
     CertificateExists,
     CertificateExpired,

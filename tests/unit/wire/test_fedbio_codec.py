@@ -3,16 +3,16 @@ from collections import deque
 import numpy as np
 import pytest
 
-from contracts.fedbio.v1 import fedbio_pb2 as pb
-from privacy.fedbio_rounds import AveragingRound
-from privacy.release import OutcomeGate, Plain, SumGate
-from services.wire.fedbio_codec import (
+from parley.contracts.fedbio.v1 import fedbio_pb2 as pb
+from parley.privacy.fedbio_rounds import AveragingRound
+from parley.privacy.release import OutcomeGate, Plain, SumGate
+from parley.services.wire.fedbio_codec import (
     decode_contribution,
     decode_instruction,
     encode_contribution,
     encode_instruction,
 )
-from services.wire.tensors import MessageInvalid
+from parley.services.wire.tensors import MessageInvalid
 
 PHASES = ("variables", "momenta", "evaluate", "checkpoint", "finish")
 

@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 import yaml
 
-from services.wire.authorisation import HEALTH, Policy
-from services.wire.certificates import CertificateExpired, create_authority, issue
-from services.wire.healthcheck import Unhealthy, address_of, check
-from services.wire.refusals import Border
-from services.wire.state_directory import StateNotWritable, prepare_state
-from services.wire.transport import add_health_and_reflection, listen, make_server
+from parley.services.wire.authorisation import HEALTH, Policy
+from parley.services.wire.certificates import CertificateExpired, create_authority, issue
+from parley.services.wire.healthcheck import Unhealthy, address_of, check
+from parley.services.wire.refusals import Border
+from parley.services.wire.state_directory import StateNotWritable, prepare_state
+from parley.services.wire.transport import add_health_and_reflection, listen, make_server
 
 
 @pytest.fixture

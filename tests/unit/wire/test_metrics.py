@@ -5,8 +5,8 @@ import ssl
 import httpx
 import pytest
 
-from services.wire import metrics
-from services.wire.certificates import create_authority, issue
+from parley.services.wire import metrics
+from parley.services.wire.certificates import create_authority, issue
 
 
 def test_loopback_serves_plain_http(tmp_path):

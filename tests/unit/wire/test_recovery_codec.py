@@ -4,16 +4,21 @@ from collections import deque
 
 import pytest
 
-from contracts.aggregation.v1 import aggregation_pb2 as sums_pb
-from contracts.fedbio.v1 import fedbio_pb2 as pb
-from privacy.dropout import SEALED_BYTES
-from privacy.fedbio_rounds import AveragingRound
-from privacy.recovery import AskDisclosure, AskKey, AskShares, AskValues, RecoverableSums
-from privacy.release import OutcomeGate, RecoveryGate, RelayGate
-from privacy.ring import Ring
-from services.wire.fedbio_codec import decode_instruction, decode_step_answer, encode_contribution, encode_instruction
-from services.wire.recovery_codec import decode_settlement, decode_step, encode_step
-from services.wire.tensors import MessageInvalid
+from parley.contracts.aggregation.v1 import aggregation_pb2 as sums_pb
+from parley.contracts.fedbio.v1 import fedbio_pb2 as pb
+from parley.privacy.dropout import SEALED_BYTES
+from parley.privacy.fedbio_rounds import AveragingRound
+from parley.privacy.recovery import AskDisclosure, AskKey, AskShares, AskValues, RecoverableSums
+from parley.privacy.release import OutcomeGate, RecoveryGate, RelayGate
+from parley.privacy.ring import Ring
+from parley.services.wire.fedbio_codec import (
+    decode_instruction,
+    decode_step_answer,
+    encode_contribution,
+    encode_instruction,
+)
+from parley.services.wire.recovery_codec import decode_settlement, decode_step, encode_step
+from parley.services.wire.tensors import MessageInvalid
 
 STEPS = [
     AskKey(),

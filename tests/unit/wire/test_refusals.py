@@ -3,7 +3,7 @@
 import grpc
 import pytest
 
-from services.wire.refusals import LONGEST_BYTES, Refusal, abort, reason_of, shortened
+from parley.services.wire.refusals import LONGEST_BYTES, Refusal, abort, reason_of, shortened
 
 
 @pytest.mark.parametrize("text", ["x" * 100_000, "é" * 100_000, "\U0001f600" * 5000, "a sentence"])

@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from services.wire.swift_work import SWIFT_SECONDS, SwiftWork
+from parley.services.wire.swift_work import SWIFT_SECONDS, SwiftWork
 
 
 @pytest.fixture

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from parley.modules import Rows, load, module_name, names_in
 
-PACKAGE = "benchmarks"
+PACKAGE = "parley.benchmarks"
 
 
 def offered() -> list[str]:

@@ -17,7 +17,7 @@ from typing import Any, Self
 import yaml
 
 from parley.client import Federation, connect
-from services.wire.certificates import create_authority, issue
+from parley.services.wire.certificates import create_authority, issue
 
 READY_SECONDS = 180.0
 STOP_SECONDS = 10.0
@@ -93,7 +93,9 @@ class LocalFederation:
         """Start one service."""
         ready = self.directory / f"{name}.ready"
         ready.unlink(missing_ok=True)
-        module = self.modules.get(name, "services.coordinator" if name == "coordinator" else "services.party")
+        module = self.modules.get(
+            name, "parley.services.coordinator" if name == "coordinator" else "parley.services.party"
+        )
         command = [sys.executable, "-m", module, "--config", str(self.directory / f"{name}.yaml")]
         environment = {"OMP_NUM_THREADS": "1", **os.environ}
         with (self.directory / f"{name}.log").open("ab") as log:

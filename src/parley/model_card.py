@@ -3,11 +3,11 @@
 import json
 from typing import Any
 
-from dashboard.card import card_html, make_card
-from dashboard.views import EntryView, EventView, LedgerView, PartyView, ReleaseView, RunView
 from parley.client import Federation, Run
+from parley.dashboard.card import card_html, make_card
+from parley.dashboard.views import EntryView, EventView, LedgerView, PartyView, ReleaseView, RunView
 from parley.display import finite
-from services.wire.version import VERSION
+from parley.services.wire.version import VERSION
 
 __all__ = ["card_html", "model_card"]
 

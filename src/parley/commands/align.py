@@ -15,7 +15,7 @@ from parley.display import console, errors, print_json, table_of
 
 if TYPE_CHECKING:
     from parley.client import Alignment
-    from spec.run import RunSpec
+    from parley.spec.run import RunSpec
 
 Tell = Callable[[str, int, int], None]
 
@@ -84,7 +84,7 @@ def _party(text: str, table: str) -> tuple[str, str]:
 
 
 def _vertical(text: str) -> "RunSpec":
-    from spec.parsing import parse_spec
+    from parley.spec.parsing import parse_spec
 
     run = parse_spec(text)
     if run.train.layout == "horizontal":

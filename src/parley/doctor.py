@@ -161,7 +161,7 @@ def port(subject: str, address: str) -> Check:
 
 def certificate(subject: str, folder: Path, role: str | None = None, name: str | None = None) -> Check:
     """Whether an identity is whole, in date, and speaks for whom it should."""
-    from services.wire.certificates import CertificateError, load_identity
+    from parley.services.wire.certificates import CertificateError, load_identity
 
     try:
         identity = load_identity(folder)

@@ -12,11 +12,11 @@ from typing import Any
 from cryptography import x509
 from cryptography.hazmat.primitives.serialization import Encoding
 
-from contracts.run.v1 import run_service_pb2
 from parley.client import RequestRefused, connect
+from parley.contracts.run.v1 import run_service_pb2
 from parley.doctor import REACH_SECONDS, Check, broken, certificate, expiry, ok, reaches, told, warning
-from services.wire.certificates import Identity, PeerRefused, load_identity, peer_identity, tls_name
-from services.wire.version import VERSION
+from parley.services.wire.certificates import Identity, PeerRefused, load_identity, peer_identity, tls_name
+from parley.services.wire.version import VERSION
 
 SKEW_SECONDS = 5.0
 """Clocks further apart should be set: certificates are checked against them, and events are ordered by them."""

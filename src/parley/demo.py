@@ -18,7 +18,7 @@ from parley.client import RequestRefused, Run
 from parley.display import finite, size, table_of
 from parley.local import LocalFederation
 from parley.progress import Follower, Point
-from spec.parsing import parse_spec
+from parley.spec.parsing import parse_spec
 
 PARTIES = ("bank", "shop", "telco")
 SPEC = resources.files("parley") / "demo.yaml"
@@ -145,11 +145,11 @@ def _federation(folder: Path) -> LocalFederation:
 def _pooled(federation: LocalFederation, run: Run) -> dict[str, float]:
     """Test accuracy of the same spec in one process: with the run's own label noise, and with exact labels."""
     from parley.pooled import train_pooled
-    from privacy.noise import read_or_create_key
-    from services.coordinator.config import LabelConfig
-    from services.coordinator.labels import LabelShelf
-    from services.party.config import TableConfig
-    from services.party.tables import TableShelf
+    from parley.privacy.noise import read_or_create_key
+    from parley.services.coordinator.config import LabelConfig
+    from parley.services.coordinator.labels import LabelShelf
+    from parley.services.party.config import TableConfig
+    from parley.services.party.tables import TableShelf
 
     tables = {
         name: TableShelf({table: TableConfig.model_validate(fields) for table, fields in held.items()})

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from parley.modules import Rows, is_there, load
 
-PACKAGE = "experiments"
+PACKAGE = "parley.experiments"
 
 EXPERIMENTS = {
     "bambi-toy": "BAMBI: hyper-gradients and the decrease they reach, on problems with a known solution",

@@ -101,8 +101,8 @@ def runs(
     """
     from contextlib import closing
 
-    from services.party.config import PartyConfig
-    from services.wire.configuration import load_config
+    from parley.services.party.config import PartyConfig
+    from parley.services.wire.configuration import load_config
 
     settings = load_config(config, PartyConfig)
     with closing(_opened(settings.database_url)) as ledger:
@@ -143,11 +143,11 @@ def _read(
 def _own(run: str, config: Path, delta: float) -> "Ledger":
     from contextlib import closing
 
-    from contracts.ledger.v1 import ledger_pb2
     from parley.client import Ledger
-    from services.party.config import PartyConfig
-    from services.wire.configuration import load_config
-    from services.wire.ledger_codec import entries_of, report_of
+    from parley.contracts.ledger.v1 import ledger_pb2
+    from parley.services.party.config import PartyConfig
+    from parley.services.wire.configuration import load_config
+    from parley.services.wire.ledger_codec import entries_of, report_of
 
     with closing(_opened(load_config(config, PartyConfig).database_url)) as ledger:
         known = ledger.runs()
@@ -162,7 +162,7 @@ def _own(run: str, config: Path, delta: float) -> "Ledger":
 def _opened(url: str) -> Any:
     from sqlalchemy import make_url
 
-    from privacy.ledger import open_ledger
+    from parley.privacy.ledger import open_ledger
 
     parsed = make_url(url)
     if parsed.drivername.startswith("sqlite") and not Path(parsed.database or "").is_file():

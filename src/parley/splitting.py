@@ -17,9 +17,9 @@ import pyarrow.parquet
 from numpy.typing import NDArray
 from scipy.sparse import csr_matrix, issparse
 
-from numerics.streams import stream
 from parley.datasets import Dataset, load_dataset
-from tables.loading import Table, standardised
+from parley.numerics.streams import stream
+from parley.tables.loading import Table, standardised
 
 Format = Literal["parquet", "csv", "npz", "svm"]
 Strips = Literal["horizontal", "vertical"]

@@ -17,7 +17,7 @@ class ModuleRefused(LookupError):
 
 
 def module_name(package: str, name: str) -> str:
-    """The module behind a name, such as experiments.bambi_toy behind bambi-toy."""
+    """The module behind a name, such as parley.experiments.bambi_toy behind bambi-toy."""
     return f"{package}.{name.replace('-', '_')}"
 
 
@@ -44,7 +44,7 @@ def load(package: str, name: str, offered: list[str]) -> ModuleType:
     """
     if name not in offered:
         known = ", ".join(offered) or "none is installed"
-        raise ModuleRefused(f"there is no {name!r} in {package}: choose one of {known}")
+        raise ModuleRefused(f"there is no {name!r} in {package.removeprefix('parley.')}: choose one of {known}")
     return importlib.import_module(module_name(package, name))
 
 

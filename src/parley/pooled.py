@@ -13,22 +13,22 @@ import numpy as np
 import torch
 from threadpoolctl import threadpool_limits
 
-import coordinator.bambi as coordinator
-import party.bambi as party
-from numerics.losses import Loss
-from numerics.streams import stream
-from privacy.ledger import open_ledger
-from privacy.noise import new_key
-from privacy.rounds import Finish, RowsForward, Vector
-from services.coordinator.labels import LabelShelf, check_rows, loss_of, make_gate
-from services.party.bambi_role import features_of, model_of, upper_size
-from services.party.preprocessing import table_of_run
-from services.party.roles import Place
-from services.party.tables import TableShelf
-from spec.bambi import BambiSpec
-from spec.rows import divide
-from spec.run import RunSpec
-from tables.loading import Labels, Table, id_digest
+import parley.coordinator.bambi as coordinator
+import parley.party.bambi as party
+from parley.numerics.losses import Loss
+from parley.numerics.streams import stream
+from parley.privacy.ledger import open_ledger
+from parley.privacy.noise import new_key
+from parley.privacy.rounds import Finish, RowsForward, Vector
+from parley.services.coordinator.labels import LabelShelf, check_rows, loss_of, make_gate
+from parley.services.party.bambi_role import features_of, model_of, upper_size
+from parley.services.party.preprocessing import table_of_run
+from parley.services.party.roles import Place
+from parley.services.party.tables import TableShelf
+from parley.spec.bambi import BambiSpec
+from parley.spec.rows import divide
+from parley.spec.run import RunSpec
+from parley.tables.loading import Labels, Table, id_digest
 
 
 class PooledUnsupported(ValueError):

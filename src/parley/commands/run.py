@@ -26,7 +26,7 @@ def check(spec: Spec, json: Json = False) -> None:
 
     Example: [bold]parley run check spec.yaml[/bold]
     """
-    from spec.parsing import check_spec
+    from parley.spec.parsing import check_spec
 
     problems = check_spec(spec.read_text())
     if json:
@@ -79,7 +79,7 @@ def start(
 
     Example: [bold]parley run start spec.yaml --watch[/bold]
     """
-    from spec.parsing import parse_spec
+    from parley.spec.parsing import parse_spec
 
     text = spec.read_text()
     parse_spec(text)  # mistakes are told before anyone is called

@@ -28,10 +28,10 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from parley.client import Federation, Run
 from parley.local import LocalFederation
 from parley.pooled import train_tables
-from services.party.preprocessing import training_rows
-from spec.parsing import parse_spec
-from tables.loading import Labels, Table
-from tables.preprocessing import Declared, apply, fit
+from parley.services.party.preprocessing import training_rows
+from parley.spec.parsing import parse_spec
+from parley.tables.loading import Labels, Table
+from parley.tables.preprocessing import Declared, apply, fit
 
 TRAIN, ROWS = "train", "rows"
 """Tables of a local party: what it learns from, and what it predicts."""

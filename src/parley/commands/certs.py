@@ -27,7 +27,7 @@ def authority(
 
     Example: [bold]parley certs authority certificates/authority[/bold]
     """
-    from services.wire.certificates import create_authority
+    from parley.services.wire.certificates import create_authority
 
     made = create_authority(folder, name, days, force=force)
     console.print(f"Made authority {name}: give {made} to everyone, and {folder / 'ca.key'} to nobody.", soft_wrap=True)
@@ -47,7 +47,7 @@ def issue(
 
     Example: [bold]parley certs issue bank --role party --authority certificates/authority[/bold]
     """
-    from services.wire import certificates
+    from parley.services.wire import certificates
 
     folder = certificates.issue(authority, name, role, host or [], days, out=out, force=force)
     console.print(f"Made an identity for {role} {name}: {folder}", soft_wrap=True)
@@ -65,7 +65,7 @@ def request(
 
     Example: [bold]parley certs request bank --role party --out certificates/bank[/bold]
     """
-    from services.wire import certificates
+    from parley.services.wire import certificates
 
     made = certificates.request(name, role, host or [], out, force=force)
     console.print(f"Made {made}: send it to the authority. {out / 'key.pem'} stays here.", soft_wrap=True)
@@ -85,7 +85,7 @@ def sign(
 
     Example: [bold]parley certs sign request.pem --authority certificates/authority --name bank --role party[/bold]
     """
-    from services.wire import certificates
+    from parley.services.wire import certificates
 
     made = certificates.sign(request, authority, days, name=name, role=role, out=out, force=force)
     console.print(f"Signed {role} {name}: send {made} and {made.parent / 'ca.pem'} back.", soft_wrap=True)
@@ -102,8 +102,8 @@ def show(
     """
     from cryptography.hazmat.primitives import hashes
 
-    from services.wire.certificate_files import load_certificate, refuse_non_authority
-    from services.wire.certificates import load_identity
+    from parley.services.wire.certificate_files import load_certificate, refuse_non_authority
+    from parley.services.wire.certificates import load_identity
 
     identity = None if (folder / "ca.key").exists() else load_identity(folder)
     file = folder / ("ca.pem" if identity is None else "certificate.pem")

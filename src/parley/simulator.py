@@ -12,17 +12,17 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from numerics.bilevel_costs import BilevelCost
-from numerics.networks import (
+from parley.numerics.bilevel_costs import BilevelCost
+from parley.numerics.networks import (
     NetworkPlan,
     check_strongly_connected,
     links,
     metropolis_weights,
     out_neighbours,
 )
-from numerics.push_sum import Mass, estimate
-from party import hgp, ldp_dsbo
-from privacy.noise import KeyedNoise
+from parley.numerics.push_sum import Mass, estimate
+from parley.party import hgp, ldp_dsbo
+from parley.privacy.noise import KeyedNoise
 
 Vector = NDArray[np.floating]
 _HEADER = struct.Struct("<4q")

@@ -9,13 +9,13 @@ import numpy as np
 import yaml
 
 from parley.doctor import Check, broken, certificate, ok, port, reaches, told, warning, writable
-from services.wire.configuration import ConfigInvalid, load_config
-from services.wire.table_sources import TableSource
-from tables.errors import TableError
+from parley.services.wire.configuration import ConfigInvalid, load_config
+from parley.services.wire.table_sources import TableSource
+from parley.tables.errors import TableError
 
 if TYPE_CHECKING:
-    from services.coordinator.config import CoordinatorConfig
-    from services.party.config import PartyConfig
+    from parley.services.coordinator.config import CoordinatorConfig
+    from parley.services.party.config import PartyConfig
 
 
 def configuration(path: Path) -> Iterator[Check]:
@@ -29,7 +29,7 @@ def configuration(path: Path) -> Iterator[Check]:
 
 
 def _party(path: Path) -> Iterator[Check]:
-    from services.party.config import PartyConfig
+    from parley.services.party.config import PartyConfig
 
     try:
         config = load_config(path, PartyConfig)
@@ -48,7 +48,7 @@ def _party(path: Path) -> Iterator[Check]:
 
 
 def _coordinator(path: Path) -> Iterator[Check]:
-    from services.coordinator.config import CoordinatorConfig
+    from parley.services.coordinator.config import CoordinatorConfig
 
     try:
         config = load_config(path, CoordinatorConfig)
@@ -89,8 +89,8 @@ def _database(url: str | None) -> Check:
 
 
 def _table(config: "PartyConfig", name: str) -> Check:
-    from services.party.tables import TableShelf
-    from tables.preprocessing import apply, fit
+    from parley.services.party.tables import TableShelf
+    from parley.tables.preprocessing import apply, fit
 
     subject, shelf = f"table {name}", TableShelf(config.tables)
     try:
@@ -110,13 +110,13 @@ def _table(config: "PartyConfig", name: str) -> Check:
 
 
 def _digest(table: Any) -> str:
-    from tables.loading import id_digest
+    from parley.tables.loading import id_digest
 
     return id_digest(table.ids)[:16]
 
 
 def _labels(name: str, source: TableSource, column: str, id_column: str | None, path: Path | None = None) -> Check:
-    from tables.loading import load_labels
+    from parley.tables.loading import load_labels
 
     subject = name if name.startswith("table ") else f"labels {name}"
     try:

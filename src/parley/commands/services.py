@@ -12,19 +12,19 @@ ReadyFile = Annotated[Path | None, typer.Option(help="Written with the address o
 
 
 def coordinator(config: Config, ready_file: ReadyFile = None) -> None:
-    """Run a coordinator until it is stopped; the same as `python -m services.coordinator`.
+    """Run a coordinator until it is stopped; the same as `python -m parley.services.coordinator`.
 
     Example: [bold]parley coordinator --config coordinator.yaml[/bold]
     """
-    _serve("services.coordinator", config, ready_file)
+    _serve("parley.services.coordinator", config, ready_file)
 
 
 def party(config: Config, ready_file: ReadyFile = None) -> None:
-    """Run a party until it is stopped; the same as `python -m services.party`.
+    """Run a party until it is stopped; the same as `python -m parley.services.party`.
 
     Example: [bold]parley party --config bank.yaml[/bold]
     """
-    _serve("services.party", config, ready_file)
+    _serve("parley.services.party", config, ready_file)
 
 
 def _serve(module: str, config: Path, ready_file: Path | None) -> None:

@@ -19,11 +19,11 @@ EXPECTED = frozenset(
         "parley.local.ProcessEnded",
         "parley.modules.ModuleRefused",
         "parley.splitting.SplitError",
-        "services.wire.certificate_files.CertificateError",
-        "services.wire.configuration.ConfigInvalid",
-        "spec.parsing.SpecInvalid",
-        "spec.rows.RowsUnavailable",
-        "tables.errors.TableError",
+        "parley.services.wire.certificate_files.CertificateError",
+        "parley.services.wire.configuration.ConfigInvalid",
+        "parley.spec.parsing.SpecInvalid",
+        "parley.spec.rows.RowsUnavailable",
+        "parley.tables.errors.TableError",
     }
 )
 """Errors whose text is written for the user, by name: naming them here imports none of their modules."""

@@ -11,7 +11,7 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
-from spec.run import RunSpec
+from parley.spec.run import RunSpec
 
 _NAMES = {int: "whole number", float: "number", str: "text", bool: "true or false", type(None): "null"}
 _BOUNDS = {annotated_types.Ge: ("ge", "≥"), annotated_types.Gt: ("gt", ">"), annotated_types.Le: ("le", "≤")}

@@ -12,9 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn import datasets
 
-from numerics.streams import batch
-from tables.errors import ColumnMissing
-from tables.loading import ROW_NUMBER, load_labels, load_table
+from parley.numerics.streams import batch
+from parley.tables.errors import ColumnMissing
+from parley.tables.loading import ROW_NUMBER, load_labels, load_table
 
 BUNDLED = ("digits", "breast_cancer", "wine", "iris", "diabetes")
 
