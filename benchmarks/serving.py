@@ -20,9 +20,9 @@ from parley.benchmarks.rows import row_of
 from parley.local import LocalFederation
 from parley.pooled import train_pooled
 from parley.services.coordinator.config import LabelConfig
-from parley.services.coordinator.labels import LabelShelf
+from parley.services.coordinator.labels import LabelStore
 from parley.services.party.config import TableConfig
-from parley.services.party.tables import TableShelf
+from parley.services.party.tables import TableStore
 from parley.spec.parsing import parse_spec
 from parley.splitting import split_dataset
 
@@ -69,8 +69,8 @@ def run() -> list[dict[str, Any]]:
 
 def _alone(files: dict[str, Path], labels: Path) -> float:
     """Rows per second of the same model in one process."""
-    shelves = {name: TableShelf({"train": TableConfig(path=path)}) for name, path in files.items()}
-    trained = train_pooled(parse_spec(SPEC), shelves, LabelShelf({"train": LabelConfig(path=labels)}))
+    shelves = {name: TableStore({"train": TableConfig(path=path)}) for name, path in files.items()}
+    trained = train_pooled(parse_spec(SPEC), shelves, LabelStore({"train": LabelConfig(path=labels)}))
     tables = [shelf.load("train") for shelf in shelves.values()]
     return len(tables[0]) / statistics.median(_times([lambda: trained.predict(tables)] * BATCHES))
 

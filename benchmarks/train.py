@@ -24,21 +24,21 @@ from typing import Any
 import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
-import parley.party.bambi as party
+import parley.party.bambi.steps as party
 from parley.benchmarks.null_federation import machine_rows
 from parley.benchmarks.rows import row_of
 from parley.client import Federation
 from parley.contracts.bambi.v1 import bambi_pb2 as pb
 from parley.local import LocalFederation
 from parley.pooled import train_tables
-from parley.privacy.release import OutcomeGate, Plain, SumGate
-from parley.privacy.rounds import Ask, Outcome, Round, RowsForward
-from parley.services.wire.bambi_codec import (
+from parley.privacy.release import ClearProtection, OutcomeGate, SumGate
+from parley.protocols.bambi.codec import (
     decode_contribution,
     decode_instruction,
     encode_contribution,
     encode_instruction,
 )
+from parley.protocols.bambi.messages import Ask, Outcome, Round, RowsForward
 from parley.spec.parsing import parse_spec
 from parley.splitting import split_dataset
 from parley.tables.loading import Labels, Table, load_labels, load_table
@@ -188,7 +188,7 @@ def _busy_seconds(local: LocalFederation, name: str) -> float:
 def _timed(phases: Phases) -> Iterator[None]:
     """While it lasts, note what a party's functions take, and encode and decode what would cross."""
     apply, contribute = party.apply, party.contribute
-    gate, desk = SumGate(Plain(len(NAMES))), OutcomeGate(lambda _: True)
+    gate, desk = SumGate(ClearProtection(len(NAMES))), OutcomeGate(lambda _: True)
 
     def timed_apply(block: party.Block, state: party.State, outcome: Outcome) -> party.State:
         with _clock(phases, "codec"):

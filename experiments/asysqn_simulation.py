@@ -1,6 +1,6 @@
 """Discrete-event simulation of AsySQN in one process: eight parties, one of them slow, on a9a.
 
-AsySQN (Zhang et al., KDD 2021), Section 6. The party's own steps (`parley.party.asysqn`) run on a simulated clock, so
+AsySQN (Zhang et al., KDD 2021), Section 6. The party's own steps (`party.asysqn.steps`) run on a simulated clock, so
 rounds to a target can be counted in seconds of real time and without a network. A round is one aggregation call
 by any party, snapshots included. A party reads θ when its turn starts and steps when its turn ends; whatever the
 others did in between is the staleness.
@@ -22,11 +22,11 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.datasets import load_svmlight_file
 
-from parley.coordinator.asysqn import Watch, objective, observe
+from parley.coordinator.asysqn.watch import Watch, objective, observe
 from parley.numerics.gradient_estimators import Estimator, Features, Rows, as_features
 from parley.numerics.linear_losses import LinearLoss, Logistic, Slopes, slopes_at
 from parley.numerics.streams import stream
-from parley.party.asysqn import (
+from parley.party.asysqn.steps import (
     Direction,
     PartyData,
     Schedule,

@@ -31,8 +31,8 @@ from parley.experiments.in_process import InProcess, federate, train
 from parley.local import LocalFederation
 from parley.numerics.optimisers import schedule
 from parley.numerics.streams import stream
+from parley.protocols.bambi.settings import BambiSpec
 from parley.services.party.checkpoints import Store
-from parley.spec.bambi import BambiSpec
 from parley.spec.rows import RowSets
 
 Array = NDArray[Any]

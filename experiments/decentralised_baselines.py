@@ -18,8 +18,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from parley.numerics.streams import batch, stream
-from parley.party.ldp_dsbo import Agent
-from parley.party.ldp_objectives import Bounds, Directions, Records, directions
+from parley.party.ldp_dsbo.objectives import Bounds, Directions, Records, directions
+from parley.party.ldp_dsbo.steps import Agent
 
 Matrix = NDArray[np.float64]
 

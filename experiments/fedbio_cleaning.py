@@ -18,13 +18,13 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.metrics import roc_auc_score
 
-from parley.coordinator import fedbio as coordinator
+from parley.coordinator.fedbio import rounds as coordinator
 from parley.experiments.fedbio_simulation import simulate
 from parley.experiments.horizontal_baselines import NestSettings, fedavg, fednest
 from parley.numerics.storm import Schedule, Vector
 from parley.numerics.streams import stream
-from parley.party import fedbio as party
-from parley.party.bilevel_objectives import DataCleaning, Rows
+from parley.party.fedbio import steps as party
+from parley.party.fedbio.objectives import DataCleaning, Rows
 
 PARTIES, TRAINING_ROWS, VALIDATION_ROWS, CLASSES = 10, 4500, 50, 10
 ROUNDS, LOCAL_STEPS, SEED = 300, 5, 0

@@ -25,7 +25,7 @@ from parley.local import LocalFederation
 from parley.numerics.few_shot import sample_task
 from parley.numerics.storm import Vector
 from parley.numerics.streams import stream
-from parley.party.hyper_representation import HyperRepresentation, load_omniglot
+from parley.party.fedbio.hyper_representation import HyperRepresentation, load_omniglot
 from parley.services.party.checkpoints import Store
 
 PARTIES = ("london", "cairo", "delhi", "kyoto", "lima")

@@ -11,13 +11,13 @@ from pathlib import Path
 
 import numpy as np
 
-from parley.coordinator import fedbio as coordinator
+from parley.coordinator.fedbio import rounds as coordinator
 from parley.experiments.fedbio_simulation import Outcome, simulate
 from parley.experiments.horizontal_baselines import NestSettings, fednest
 from parley.numerics.storm import Schedule, Vector
 from parley.numerics.streams import stream
-from parley.party import fedbio as party
-from parley.party.bilevel_objectives import Quadratic
+from parley.party.fedbio import steps as party
+from parley.party.fedbio.objectives import Quadratic
 
 PARTIES, UPPER, LOWER, SEED = 8, 4, 6, 233
 STEPS = party.Settings(eta=0.1, gamma=0.2, tau=0.2, local_steps=1, radius=100.0, c_nu=0.1, c_omega=0.1, c_u=0.1)

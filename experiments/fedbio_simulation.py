@@ -8,9 +8,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from parley.coordinator import fedbio as coordinator
+from parley.coordinator.fedbio import rounds as coordinator
 from parley.numerics.storm import Vector
-from parley.party import fedbio as party
+from parley.party.fedbio import steps as party
 
 
 @dataclass(frozen=True, slots=True)

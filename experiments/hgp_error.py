@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from parley.experiments.synthetic_clients import synthetic_clients
 from parley.numerics.bilevel_costs import BilevelCost, regularised_logistic
 from parley.numerics.networks import NetworkKind, NetworkPlan
-from parley.party.hgp import Form, Hgp
+from parley.party.hgp.steps import Form, Hgp
 from parley.simulator import Mixing, hyper_gradients
 
 Row = dict[str, Any]

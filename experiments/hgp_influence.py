@@ -19,7 +19,7 @@ from sklearn.metrics import f1_score
 from parley.experiments.synthetic_clients import Client, synthetic_clients
 from parley.numerics.bilevel_costs import weighted_samples
 from parley.numerics.networks import NetworkKind, NetworkPlan
-from parley.party.hgp import Form, Hgp, Training
+from parley.party.hgp.steps import Form, Hgp, Training
 from parley.simulator import Mixing, hyper_gradients, train
 
 Row = dict[str, Any]

@@ -27,7 +27,7 @@ from parley.numerics.bilevel_costs import BilevelCost, Predictor, class_mask, mi
 from parley.numerics.networks import NetworkKind, NetworkPlan
 from parley.numerics.push_sum import estimate
 from parley.numerics.streams import stream
-from parley.party.hgp import Form, Hgp, Training, begin_training, train_step
+from parley.party.hgp.steps import Form, Hgp, Training, begin_training, train_step
 from parley.simulator import Mixing, hyper_gradients, train
 
 Row = dict[str, Any]

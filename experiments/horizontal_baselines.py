@@ -12,8 +12,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from parley.numerics.storm import Vector
-from parley.party.bilevel_objectives import BilevelObjective
-from parley.party.fedbio import Randomness
+from parley.party.fedbio.objectives import BilevelObjective
+from parley.party.fedbio.steps import Randomness
 
 
 @dataclass(frozen=True, slots=True)

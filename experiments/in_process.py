@@ -12,14 +12,14 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-import parley.coordinator.bambi as coordinator
-import parley.party.bambi as party
+import parley.coordinator.bambi.rounds as coordinator
+import parley.party.bambi.steps as party
 from parley.numerics.losses import Logistic, Loss, Softmax, Squared
-from parley.party.models import build_model
+from parley.party.bambi.models import build_model
 from parley.privacy.label_mechanisms import Kind, Schedule
 from parley.privacy.label_vault import LabelPolicy, LabelVault
 from parley.privacy.noise import KeyedNoise
-from parley.spec.bambi import BambiSpec
+from parley.protocols.bambi.settings import BambiSpec
 from parley.spec.rows import RowSets
 
 Array = NDArray[Any]

@@ -20,8 +20,8 @@ from parley.experiments.decentralised_baselines import MaDsbo, run_ma_dsbo
 from parley.experiments.gossip_baseline import Gbdsbo, run_gbdsbo
 from parley.numerics.networks import NetworkKind, NetworkPlan, gossip_weights, links
 from parley.numerics.streams import stream
-from parley.party.ldp_dsbo import Agent, LdpDsbo, privacy_plan
-from parley.party.ldp_objectives import Bounds, admit
+from parley.party.ldp_dsbo.objectives import Bounds, admit
+from parley.party.ldp_dsbo.steps import Agent, LdpDsbo, privacy_plan
 from parley.privacy.ldp_accounting import Decay, Guarantee, Schedules, guarantee, laplace_scales
 from parley.privacy.noise import KeyedNoise
 from parley.simulator import Federation, run_ldp_dsbo

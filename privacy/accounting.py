@@ -1,6 +1,7 @@
 """What label releases cost: events (what happened) apart from accountants (what it costs).
 
-BAMBI (the paper), Theorem 2 says that the whole training is ε-DP. differs from the paper: that holds only if each label
+Vertical federated bilevel optimisation (the paper), Theorem 2 says that the whole training is ε-DP.
+differs from the paper: that holds only if each label
 is in one draw; a record that is in R_i batches has been released R_i times, and those compose. Batches are public, so
 no amplification by sampling is claimed. Neighbours differ in the label of one record (its class is replaced).
 

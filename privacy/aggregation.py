@@ -1,20 +1,31 @@
 """The run's way of aggregation: what a party hides its addends with, and how the coordinator opens a sum."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
 
+from parley.numerics.arrays import Vector
 from parley.privacy.dropout import Disclosure, RoundKeys, unmask
 from parley.privacy.pairwise import PairwiseMasker, sum_masked
 from parley.privacy.release import Addend, TreeSum, bitmap
 from parley.privacy.ring import Ring
-from parley.privacy.rounds import Vector
 from parley.privacy.tree_search import collusion_resistant_trees
 from parley.privacy.trees import TreePair
 from parley.privacy.two_tree import PartialSum, SumOpener, TreeNumber
 from parley.spec.protection import AggregationSpec
+
+
+@dataclass(frozen=True)
+class SurvivorsSum:
+    """A sum with recovery: it may hold fewer vectors than were asked for."""
+
+    total: NDArray[np.float64]
+    addends: int
+    """How many parties' vectors it holds."""
+
 
 SUM_BLOCK = 1 << 15
 """Values that are summed at a time: those of all parties stay in a processor's cache."""
@@ -50,8 +61,8 @@ class Pairwise:
         return Addend(bitmap(chosen), masked=self._masker.mask(round_number, self._ring.encode(values), chosen))
 
 
-class SumDesk:
-    """Where the coordinator opens sums, over all participants of a round or not at all."""
+class SumOpening:
+    """How the coordinator opens sums: over all participants of a round or not at all."""
 
     def __init__(self, settings: AggregationSpec, parties: int) -> None:
         self._kind, self._parties, self._minimum = settings.kind, parties, settings.minimum_parties

@@ -1,6 +1,7 @@
 """Noisy labels: what GradPerturb draws before any gradient is formed.
 
-BAMBI (the paper), section 3.2 and Algorithms 2–3. differs from the paper: Algorithm 3 adds one scalar u·Σ_k θ_k to θ_b;
+Vertical federated bilevel optimisation (the paper), section 3.2 and Algorithms 2–3.
+differs from the paper: Algorithm 3 adds one scalar u·Σ_k θ_k to θ_b;
 outputs for different labels lie on different parallel lines, so it recovers every label at any ε. Here a noisy label ỹ
 is drawn first and everything that leaves is a function of ỹ, in a label-independent order: θ̃ = Σ_k ỹ_k θ_k.
 

@@ -1,6 +1,7 @@
 """Label noise from a keyed CSPRNG: addressable by record, exact on the integers.
 
-BAMBI's GradPerturb (the paper, Algorithms 2 and 3) draws floating-point Laplace noise from an unnamed generator. Here:
+GradPerturb (the paper on vertical federated bilevel optimisation, Algorithms 2 and 3) draws floating-point Laplace
+noise from an unnamed generator. Here:
 
 - Random words are the AES-256-CTR key stream. The key stays with the label holder; the 96-bit nonce is derived by
   SHA-256 from (purpose, run, release); the counter is the record's index. So record i of a release gets the same draw

@@ -14,10 +14,10 @@ round trip of the coordinator with the participants:
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+from parley.numerics.arrays import Vector
 from parley.privacy.dropout import Disclosure, RoundKeys, SelfMask, ShareKeeper, round_masker, seal_shares
 from parley.privacy.pairwise import NotAParticipant, RoundReused
 from parley.privacy.ring import Ring, RingArray
-from parley.privacy.rounds import Vector
 from parley.privacy.session_keys import KeyRejected
 from parley.privacy.trees import TooFewParties
 

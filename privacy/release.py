@@ -1,17 +1,18 @@
 """Draft → Gate → Release: the one way out.
 
 A role computes drafts. A gate applies the protection that the manifest names for the field, makes sure that the ledger
-has paid, and only then makes a `Release`. The codec in `services/wire` takes releases and nothing else, and nothing
-outside this module makes one (`tests/contract` checks both).
+has paid, and only then makes a `Release`. Encoders of derived data take releases and nothing else, and nothing outside
+this module makes one (`tests/contract` checks both). A gate that hides nothing says so in its name: `Clear…`.
 """
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Generic, Literal, Protocol, TypeVar
+from typing import Generic, Literal, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from parley.numerics.arrays import Array, Vector
 from parley.numerics.push_sum import Mass, RunningTotal
 from parley.privacy.accounting import PureRelease, RecordCounts, Unprotected
 from parley.privacy.laplace_noise import rounding_loss
@@ -31,11 +32,9 @@ from parley.privacy.recovery import (
     ShareBundle,
 )
 from parley.privacy.ring import Ring
-from parley.privacy.rounds import Vector
 from parley.privacy.trees import TreePair
 from parley.privacy.two_tree import PartialSum, TreeNumber, TwoTreeNode
 
-Array = NDArray[Any]
 Content = TypeVar("Content", covariant=True)
 TreeName = Literal["values", "masks"]
 _SEAL = object()
@@ -83,6 +82,11 @@ def bitmap(participants: Iterable[int]) -> int:
     return sum(1 << party for party in participants)
 
 
+def members(participants: int) -> tuple[int, ...]:
+    """The parties whose bits are set."""
+    return tuple(party for party in range(participants.bit_length()) if participants >> party & 1)
+
+
 class Protection(Protocol):
     """How a party's addend is hidden from whoever sums it."""
 
@@ -128,8 +132,11 @@ class RecoveryGate:
         return Release(self._sums.settle(ask), _SEAL)
 
 
-class RelayGate:
-    """The coordinator's gate for the steps of a sum with recovery: public keys, sealed shares and who answered."""
+class ClearRelayGate:
+    """The coordinator's gate for the steps of a sum with recovery: public keys, sealed shares and who answered.
+
+    It adds no protection: nothing in these steps is the coordinator's own.
+    """
 
     def release(self, step: RecoveryStep) -> Release[RecoveryStep]:
         """Pass on what parties have released; sealed shares stay closed to the coordinator."""
@@ -169,7 +176,7 @@ class Portion:
     total: RunningTotal | None = None
 
 
-class PortionGate:
+class ClearPortionGate:
     """A party's gate for Push-Sum. No mechanism hides a portion, so a party's policy must name the algorithm."""
 
     def release(self, step: int, mass: Mass, total: RunningTotal | None = None) -> Release[Portion]:
@@ -177,8 +184,23 @@ class PortionGate:
         return Release(Portion(step, mass, total), _SEAL)
 
 
+@dataclass(frozen=True)
+class OpenedSum:
+    """A secure sum over all parties that this party asked for and opened. `privacy.requested_sums` alone makes one."""
+
+    values: Vector
+
+
+class ClearSumGate:
+    """A party's gate for sums that it opened and tells the label holder. They are sums already; nothing is added."""
+
+    def release(self, opened: OpenedSum) -> Release[OpenedSum]:
+        """Let an opened sum pass."""
+        return Release(opened, _SEAL)
+
+
 class StateGate:
-    """An agent's gate of LDP-DSBO: a step is charged Δ_t/ν_t in the agent's own ledger, then noised, then released.
+    """An agent's gate for states under local privacy: a step is charged Δ_t/ν_t in its ledger, noised, then released.
 
     The whole run is accounted for before its first step: one that would pass `run_limit`, or with all other runs of
     the ledger `limit`, is refused here.
@@ -272,7 +294,7 @@ def step_losses(plan: LdpPlan | None, size: int, iterations: int) -> NDArray[np.
     return each
 
 
-class Plain:
+class ClearProtection:
     """No protection: the addend in the clear. A party's policy must allow it."""
 
     def __init__(self, parties: int) -> None:

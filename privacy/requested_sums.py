@@ -1,4 +1,4 @@
-"""Sums that a party asks for and opens itself: AsySQN (Zhang et al., KDD 2021), Algorithm 2, with any party as root.
+"""Sums that a party asks for and opens itself: Zhang et al., KDD 2021, Algorithm 2, with any party as root.
 
 Each requester has masks (or trees) of its own, so that several sums can be under way at once without a common count.
 A sum is over all parties of the session: a party that is away stops it, and no smaller sum is opened in its place.
@@ -6,11 +6,8 @@ A sum is over all parties of the session: a party that is away stops it, and no 
 
 from collections.abc import Callable, Mapping, Sequence
 
-import numpy as np
-from numpy.typing import NDArray
-
-from parley.privacy.aggregation import Pairwise, SumDesk, ring_of
-from parley.privacy.release import Addend, Plain, SumGate, TreeGate, TreeSum
+from parley.privacy.aggregation import Pairwise, SumOpening, ring_of
+from parley.privacy.release import Addend, ClearProtection, OpenedSum, SumGate, TreeGate, TreeSum
 from parley.privacy.tree_search import collusion_resistant_trees
 from parley.privacy.two_tree import PartialSum, SumOpener, TreeNumber
 from parley.spec.protection import AggregationSpec
@@ -20,18 +17,18 @@ LEAST_PARTIES = 3
 
 
 class RequestedSums:
-    """One party's gates into the sums of every requester, and the desk at which it opens its own."""
+    """One party's gates into the sums of every requester, and how it opens its own."""
 
     def __init__(
         self,
         index: int,
         parties: int,
         settings: AggregationSpec,
-        secrets: Callable[[str], Mapping[int, bytes]],
+        secrets: Callable[[int], Mapping[int, bytes]],
     ) -> None:
-        """`secrets` derives pair secrets for a purpose; each requester is a purpose of its own."""
+        """`secrets` derives pair secrets for the sums of one requester."""
         self._index, self._parties = index, parties
-        self._desk = SumDesk(settings, parties)
+        self._opening = SumOpening(settings, parties)
         self._ring = ring_of(settings)
         self.by_trees = settings.kind == "two_tree"
         if self.by_trees:
@@ -43,12 +40,12 @@ class RequestedSums:
             )
             return
         self._gates = [
-            SumGate(Plain(parties))
+            SumGate(ClearProtection(parties))
             if settings.kind == "plain"
             else SumGate(
                 Pairwise(
                     index,
-                    secrets(f"asysqn/{requester}"),
+                    secrets(requester),
                     self._ring,
                     max(LEAST_PARTIES, settings.minimum_parties),
                 )
@@ -64,13 +61,13 @@ class RequestedSums:
         """This party's gate into a requester's sums under masks that cancel."""
         return self._gates[requester]
 
-    def open_trees(self, values: TreeSum, masks: TreeSum) -> NDArray[np.float64]:
+    def open_trees(self, values: TreeSum, masks: TreeSum) -> OpenedSum:
         """φ₁ − φ₂ of a sum that this party asked for."""
         phi1 = PartialSum(values.round, TreeNumber.MASKED, self._index, values.participants, values.elements)
         root = self.mask_roots[self._index]
         phi2 = PartialSum(masks.round, TreeNumber.MASKS, root, masks.participants, masks.elements)
-        return self._ring.decode(self._opener.open_sum(phi1, phi2))
+        return OpenedSum(self._ring.decode(self._opener.open_sum(phi1, phi2)))
 
-    def open(self, addends: Sequence[Addend]) -> NDArray[np.float64]:
+    def open(self, addends: Sequence[Addend]) -> OpenedSum:
         """The sum of everyone's addends, in the order of blocks."""
-        return self._desk.open(addends)
+        return OpenedSum(self._opening.open(addends))

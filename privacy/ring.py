@@ -1,7 +1,7 @@
 """The ring Z_2^bits in which secure sums are formed.
 
 A float x becomes rint(x·2^f) in two's complement, so that a sum of encodings is exact modulo 2^bits and a uniform
-mask hides its summand perfectly. The paper (AsySQN, Algorithm 2) adds float "random numbers":
+mask hides its summand perfectly. The paper (Zhang et al., KDD 2021, Algorithm 2) adds float "random numbers":
 # differs from the paper: floats neither hide (their exponent shows) nor cancel exactly.
 
 symbol · code

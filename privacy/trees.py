@@ -1,6 +1,6 @@
 """Pairs of aggregation trees for the two-tree sum.
 
-AsySQN (Zhang et al., KDD 2021, Algorithm 2): party ℓ sends v_ℓ + δ_ℓ up T1 and δ_ℓ up T2; the output takes
+Zhang et al., KDD 2021, Algorithm 2: party ℓ sends v_ℓ + δ_ℓ up T1 and δ_ℓ up T2; the output takes
 φ₁ − φ₂. T1 ends at the output. T2 ends elsewhere, and its root forwards φ₂ to the output.
 
 # differs from the paper: "significantly different" trees are not enough (two equal stars satisfy it);

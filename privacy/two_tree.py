@@ -1,6 +1,6 @@
 """The two-tree sum, one role at a time, without a network.
 
-AsySQN (Zhang et al., KDD 2021), Algorithm 2, steps 3 to 6. Every party draws a mask δ_ℓ for the round; masked values
+Zhang et al., KDD 2021, Algorithm 2, steps 3 to 6. Every party draws a mask δ_ℓ for the round; masked values
 v_ℓ + δ_ℓ are summed up T1 and masks up T2; the output opens φ₁ − φ₂.
 
 # differs from the paper: masks are uniform ring elements, trees must pass `check_trees` (each party checks for itself),

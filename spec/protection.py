@@ -11,7 +11,7 @@ class AggregationSpec(Section):
     """How the parties' addends become a sum without being seen."""
 
     kind: Literal["pairwise", "two_tree", "plain"] = "pairwise"
-    """`pairwise` withstands collusion; `two_tree` is the AsySQN paper's; `plain` hides nothing."""
+    """`pairwise` withstands collusion; `two_tree` sends sums up two trees; `plain` hides nothing."""
     ring_bits: Literal[32, 64] = 64
     """Ring of the masked sums; 32 halves the bytes and keeps fewer digits."""
     fraction_bits: int | None = Field(default=None, ge=0, le=60)
@@ -21,7 +21,7 @@ class AggregationSpec(Section):
     minimum_parties: int = Field(default=2, ge=1, le=64)
     """A sum over fewer parties is never opened."""
     recovery: bool = False
-    """Open a sum without the parties that are lost in the middle of it, and go on without them (fedbio, pairwise)."""
+    """Open a sum without the parties that are lost in the middle of it, and go on without them (pairwise)."""
     threshold: int | None = Field(default=None, ge=2, le=64)
     """With `recovery`: how many parties must be left, t; the smallest that withstands one colluder if left out."""
 
@@ -41,7 +41,7 @@ class AggregationSpec(Section):
             return
         if not can_go_on:
             raise ValueError(
-                "recovery is for fedbio, whose averages may go on without some rows: in the other algorithms every "
+                "recovery is for algorithms whose averages may go on without some rows: in this one every "
                 "party holds columns, or a place in the network, that no sum is right without"
             )
         if self.kind != "pairwise":

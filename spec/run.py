@@ -2,23 +2,43 @@
 
 from typing import Annotated, Any, Literal, Self, TypeVar
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import (
+    Field,
+    SerializeAsAny,
+    ValidatorFunctionWrapHandler,
+    WrapValidator,
+    field_validator,
+    model_validator,
+)
+from pydantic_core import PydanticKnownError
 
-from parley.spec.asysqn import AsysqnSpec
-from parley.spec.bambi import BambiSpec
-from parley.spec.fedbio import FedbioSpec
-from parley.spec.hgp import HgpSpec
-from parley.spec.ldp_dsbo import LdpDsboSpec
+from parley.spec.algorithms import AlgorithmSettings, installed
 from parley.spec.protection import ProtectionSpec
 from parley.spec.section import Section
 
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$")]
-TrainSpec = Annotated[BambiSpec | AsysqnSpec | FedbioSpec | HgpSpec | LdpDsboSpec, Field(discriminator="algorithm")]
-"""The algorithms; `algorithm` in the `train` section chooses."""
 RowSelection = Annotated[str | float, Field(union_mode="left_to_right")]
-
-
 Settings = TypeVar("Settings", bound=Section)
+
+
+def _of_its_algorithm(value: Any, handler: ValidatorFunctionWrapHandler) -> Any:
+    """Read the section as the settings of the algorithm that it names."""
+    if not isinstance(value, dict):
+        return handler(value)
+    if "algorithm" not in value:
+        raise PydanticKnownError("union_tag_not_found", {"discriminator": "'algorithm'"})
+    tag = value["algorithm"]
+    known = installed().get(tag) if isinstance(tag, str) else None
+    if known is None:
+        expected = ", ".join(repr(name) for name in installed())
+        raise PydanticKnownError(
+            "union_tag_invalid", {"discriminator": "'algorithm'", "tag": str(tag), "expected_tags": expected}
+        )
+    return known.settings.model_validate(value)
+
+
+TrainSpec = Annotated[SerializeAsAny[AlgorithmSettings], WrapValidator(_of_its_algorithm)]
+"""Settings of any installed algorithm; `algorithm` in the `train` section chooses."""
 
 
 class PartySpec(Section):
@@ -31,7 +51,7 @@ class PartySpec(Section):
     columns: tuple[str, ...] | None = None
     """Feature columns to use; all of them if left out."""
     speed: float = Field(default=1.0, gt=0, le=1)
-    """Simulated speed of its update loop (asysqn), asleep for the rest; its answers are not slowed."""
+    """Simulated speed of its own update loop, where the algorithm has one; its answers are not slowed."""
 
 
 class SplitSpec(Section):
@@ -113,27 +133,19 @@ class RunSpec(Section):
         if len(set(names)) != len(names):
             raise ValueError("each party takes part once; a name in `parties` is listed twice")
         self.privacy.check(parties=len(names))
-        self.train.check(self.privacy)
+        self.train.check(self.privacy, names)
         if self.alignment is not None and self.train.layout == "horizontal":
             raise ValueError(
                 f"alignment: {self.train.algorithm} joins parties that hold different rows of the same columns; there "
                 "is nothing to align, leave it out"
             )
-        if self.train.algorithm == "asysqn" and len(names) < 3 and self.privacy.aggregation.kind != "plain":
-            raise ValueError(
-                "asysqn parties see sums of θ, and with two of them a sum gives away the other: add a party"
-            )
-        if self.train.algorithm == "fedbio" and (self.train.parties_per_round or 0) > len(names):
-            raise ValueError(f"{self.train.parties_per_round} parties per round asked for; the run has {len(names)}")
-        self.privacy.aggregation.check_recovery(self.sampled, self.train.algorithm == "fedbio")
-        if self.train.algorithm in ("hgp", "ldp_dsbo"):
-            self.train.network.check(names)
+        self.privacy.aggregation.check_recovery(self.sampled, self.train.goes_on_without_parties)
         return self
 
     @property
     def sampled(self) -> int:
         """How many parties a round's sum is over: all, unless the algorithm draws some."""
-        return (self.train.parties_per_round if self.train.algorithm == "fedbio" else None) or len(self.parties)
+        return self.train.sampled_parties or len(self.parties)
 
     @property
     def label_table(self) -> str:
@@ -146,7 +158,7 @@ class RunSpec(Section):
 
     def tables_of(self, index: int) -> tuple[str, ...]:
         """Every table that party `index` reads."""
-        return (self.table_of(index), *(self.train.tables if self.train.algorithm == "fedbio" else ()))
+        return (self.table_of(index), *self.train.tables)
 
     def index_of(self, party: str) -> int:
         """The block that belongs to `party`."""

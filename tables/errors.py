@@ -62,3 +62,11 @@ class FeatureNotFinite(TableError):
 
 class RowRagged(TableError):
     """A line has more or fewer fields than the header."""
+
+
+class TableUnknown(LookupError):
+    """The party has no such table, or it lacks what a run needs of it."""
+
+
+class RowsDiffer(ValueError):
+    """Rows that were asked for are not in the table, or labels are not about its rows."""

@@ -8,12 +8,14 @@ from typing import Any
 
 import numpy as np
 
+from parley.numerics.arrays import Vector
 from parley.privacy.release import OutcomeGate
-from parley.privacy.rounds import Finish, Gradient, LowerForward, Round, Vector
+from parley.protocols.bambi.messages import Gradient, LowerForward, Round
+from parley.protocols.bambi.settings import BambiSpec
+from parley.protocols.rounds import Finish
 from parley.services.coordinator import programs
 from parley.services.coordinator.__main__ import main
 from parley.services.wire.process import run
-from parley.spec.bambi import BambiSpec
 from parley.spec.run import RunSpec
 
 

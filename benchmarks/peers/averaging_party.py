@@ -9,15 +9,16 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
+from parley.party.bambi.role import Instruction
+from parley.party.roles import Algorithm, Place, Plan
 from parley.privacy.release import Addend, Release
-from parley.privacy.rounds import Finish, Gradient
+from parley.protocols.bambi.codec import decode_instruction, encode_contribution
+from parley.protocols.bambi.messages import Gradient
+from parley.protocols.bambi.settings import BambiSpec
+from parley.protocols.rounds import Finish
 from parley.services.party import sessions
 from parley.services.party.__main__ import main
-from parley.services.party.bambi_role import Instruction
-from parley.services.party.roles import Algorithm, Place, Plan
-from parley.services.wire.bambi_codec import decode_instruction, encode_contribution
 from parley.services.wire.process import run
-from parley.spec.bambi import BambiSpec
 
 
 class Mirror:

@@ -12,8 +12,8 @@ from parley.privacy.noise import read_or_create_key
 from parley.services.coordinator.alignment import REFUSALS, AlignmentDesk, chosen_rows
 from parley.services.coordinator.config import CoordinatorConfig
 from parley.services.coordinator.fleet import Fleet
-from parley.services.coordinator.labels import LabelShelf
-from parley.services.coordinator.programs import ProgramShelf
+from parley.services.coordinator.labels import LabelStore
+from parley.services.coordinator.programs import ProgramFactory
 from parley.services.coordinator.refusals import CATALOGUE
 from parley.services.coordinator.registry import Registry
 from parley.services.coordinator.runs import RunDesk
@@ -23,7 +23,7 @@ from parley.services.wire.authorisation import HEALTH, REFLECTION, Policy
 from parley.services.wire.certificates import load_identity
 from parley.services.wire.configuration import ConfigInvalid, load_config
 from parley.services.wire.process import run, serve
-from parley.services.wire.refusals import Border
+from parley.services.wire.refusals import BoundaryInterceptor
 from parley.services.wire.state_directory import prepare_state
 from parley.services.wire.transport import add_health_and_reflection, listen, make_server
 from parley.tables.alignments import AlignmentShelf
@@ -52,10 +52,10 @@ async def main(given: argparse.Namespace) -> None:
     ledger = open_ledger(config.database_url)
     fleet = Fleet(config.identity, config.parties)
     key = read_or_create_key(config.state / "label-noise.key")
-    labels = LabelShelf(config.labels, functools.partial(chosen_rows, AlignmentShelf(config.state), config.name))
-    desk = RunDesk(registry, fleet, labels, ProgramShelf(labels, ledger, key), config.runs)
+    labels = LabelStore(config.labels, functools.partial(chosen_rows, AlignmentShelf(config.state), config.name))
+    desk = RunDesk(registry, fleet, labels, ProgramFactory(labels, ledger, key), config.runs)
     alignments = AlignmentDesk(config.name, config.state, config.labels, fleet)
-    server = make_server(Border(POLICY, {**CATALOGUE, **REFUSALS}))
+    server = make_server(BoundaryInterceptor(POLICY, {**CATALOGUE, **REFUSALS}))
     run_service_pb2_grpc.add_RunServiceServicer_to_server(
         RunServicer(desk, registry, fleet, ledger, alignments), server
     )

@@ -14,16 +14,16 @@ from parley.contracts.alignment.v1 import alignment_service_pb2 as pb
 from parley.contracts.alignment.v1 import alignment_service_pb2_grpc as pb_grpc
 from parley.coordinator.alignment import Alignment as Intersection
 from parley.coordinator.alignment import AnswerUnusable
+from parley.coordinator.labels import LabelsMissing
 from parley.privacy.psi import PsiError
 from parley.privacy.psi_curve import PointRefused
 from parley.privacy.psi_workers import Workers
 from parley.privacy.release import AlignmentGate
+from parley.protocols.refusals import Catalogue, Refusal
+from parley.protocols.tensor.codec import MessageInvalid
 from parley.services.coordinator.config import LabelConfig
 from parley.services.coordinator.fleet import Fleet, PartyLost, PartyRefused, as_party_error
-from parley.services.coordinator.labels import LabelsMissing
 from parley.services.wire.alignment_codec import BATCH_IDS, MOST_IDS, encode_blinded, encode_duplicates, encode_matches
-from parley.services.wire.refusals import Catalogue, Refusal
-from parley.services.wire.tensors import MessageInvalid
 from parley.services.wire.version import VERSION
 from parley.spec.run import RunSpec
 from parley.tables.alignments import Alignment, AlignmentDamaged, AlignmentShelf, AlignmentTaken, AlignmentUnknown
@@ -43,12 +43,12 @@ ANSWER_SECONDS = 1800.0
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
 
 REFUSALS: Catalogue = {
-    AlignmentTaken: Refusal(grpc.StatusCode.ALREADY_EXISTS, "ALIGNMENT_TAKEN"),
-    AlignmentUnknown: Refusal(grpc.StatusCode.NOT_FOUND, "ALIGNMENT_UNKNOWN"),
-    AlignmentDamaged: Refusal(grpc.StatusCode.DATA_LOSS, "ALIGNMENT_DAMAGED"),
-    AlignmentStale: Refusal(grpc.StatusCode.FAILED_PRECONDITION, "ALIGNMENT_STALE"),
-    IdsRepeated: Refusal(grpc.StatusCode.FAILED_PRECONDITION, "IDS_REPEATED"),
-    IdsMissing: Refusal(grpc.StatusCode.FAILED_PRECONDITION, "LABELS_INVALID"),
+    AlignmentTaken: Refusal("ALREADY_EXISTS", "ALIGNMENT_TAKEN"),
+    AlignmentUnknown: Refusal("NOT_FOUND", "ALIGNMENT_UNKNOWN"),
+    AlignmentDamaged: Refusal("DATA_LOSS", "ALIGNMENT_DAMAGED"),
+    AlignmentStale: Refusal("FAILED_PRECONDITION", "ALIGNMENT_STALE"),
+    IdsRepeated: Refusal("FAILED_PRECONDITION", "IDS_REPEATED"),
+    IdsMissing: Refusal("FAILED_PRECONDITION", "LABELS_INVALID"),
 }
 """What a coordinator refuses in an alignment, and in a run that names one."""
 

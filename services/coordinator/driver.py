@@ -8,29 +8,17 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
-from parley.coordinator.bambi import Report
+from google.protobuf.message import Message
+
+from parley.coordinator.programs import AnsweringProgram, CommonRows, KeepingProgram, Program, Report
 from parley.numerics.number_ranges import NumberRanges
-from parley.privacy.asysqn_rounds import Derivative, RowsName
 from parley.privacy.ledger import BudgetExhausted, LedgerUnusable
-from parley.privacy.release import Release
-from parley.privacy.rounds import Vector
-from parley.services.coordinator.asysqn_program import AsysqnProgram
+from parley.protocols.tensor.codec import Blobs, MessageInvalid
 from parley.services.coordinator.fleet import Fleet, PartyLost, PartyRefused
-from parley.services.coordinator.programs import (
-    KeepingProgram,
-    Program,
-    ProgramShelf,
-    Rows,
-    checkpoint_of,
-    is_last,
-    kind_of,
-    round_of,
-)
+from parley.services.coordinator.programs import ProgramFactory, coordinator_side
 from parley.services.coordinator.registry import Registry, RunRecord, StateMissing, StorageFailed
 from parley.services.coordinator.sessions import Session
-from parley.services.wire.swift_work import SwiftWork
-from parley.services.wire.tensors import MessageInvalid
-from parley.spec.asysqn import AsysqnSpec
+from parley.services.wire.adaptive_executor import AdaptiveExecutor
 from parley.spec.parsing import parse_spec
 
 PROGRESS_SECONDS = 0.5
@@ -51,21 +39,20 @@ class RunDriver:
         record: RunRecord,
         registry: Registry,
         fleet: Fleet,
-        programs: ProgramShelf,
+        programs: ProgramFactory,
         changed: Callable[[str], None],
     ) -> None:
         self._record, self._registry, self._fleet = record, registry, fleet
         self._programs, self._changed = programs, changed
         self._spec = parse_spec(record.spec_yaml)
         self._worker = ThreadPoolExecutor(max_workers=1, thread_name_prefix=f"run-{record.run_id}")
-        self._work = SwiftWork(self._worker)
+        self._work = AdaptiveExecutor(self._worker)
         self._step, self._written = record.checkpoint, 0.0
         self._reports: list[Report] = []
         self._session: Session | None = None
         self._program: Program | None = None
         self._refusal: BudgetExhausted | None = None
-        train = self._spec.train
-        self._goes_on = isinstance(train, AsysqnSpec) and train.is_asynchronous
+        self._goes_on = self._spec.train.works_unattended
         self._totals = {"rounds": 0.0, "bytes": 0.0, "label releases": 0.0, "seconds": 0.0}
 
     @property
@@ -78,24 +65,25 @@ class RunDriver:
         """The session that the parties are in now."""
         return self._session.session_id if self._session is not None else None
 
-    async def slopes(self, party: str, rows: RowsName, theta: Vector) -> Release[Derivative]:
-        """Slopes of the loss for a party's own step; a spent budget ends the run."""
+    async def answer(self, party: str, question: Any, blobs: Blobs) -> tuple[Message, Blobs]:
+        """The program's answer to a party's question; a spent budget ends the run."""
         session, program = self._session, self._program
-        if session is None or party not in session.names or not isinstance(program, AsysqnProgram):
-            raise MessageInvalid(f"{party} cannot ask for slopes in this session")
+        if session is None or party not in session.names or not isinstance(program, AnsweringProgram):
+            raise MessageInvalid(f"{party} cannot ask questions in this session")
         try:
-            return await asyncio.to_thread(program.slopes, session.names.index(party), rows, theta)
+            return await asyncio.to_thread(program.answer, session.names.index(party), question, blobs)
         except BudgetExhausted as refusal:
             self._refusal = refusal
             raise
 
     async def prepare(self) -> Session:
         """Open a session at every party and check data and labels; what cannot start is refused here."""
-        session = Session(self._fleet, self._spec, self._record.spec_yaml, self.run_id)
+        protocol = coordinator_side(self._spec).protocol
+        session = Session(self._fleet, self._spec, self._record.spec_yaml, self.run_id, protocol)
         try:
             await session.open()
             first = session.opened[0]
-            rows = Rows(first.rows, first.id_digest, session.names[0])
+            rows = CommonRows(first.rows, first.id_digest, session.names[0])
             await self._compute(self._programs.check, self._spec, rows)
         except BaseException:
             await session.close()
@@ -224,7 +212,7 @@ class RunDriver:
             total = await session.exchange(program.gate.release(current))
             for party in sorted(session.left.keys() - before):
                 going_on = f"going on with {len(session.names) - len(session.left)}"
-                await self._note("party", f"{session.names[party]} left at round {round_of(current)}; {going_on}")
+                await self._note("party", f"{session.names[party]} left at round {current.iteration}; {going_on}")
             traffic = session.traffic
             if current.label_release is not None:
                 releases.add(current.label_release)
@@ -234,13 +222,12 @@ class RunDriver:
                 "label releases": base["label releases"] + len(releases),
                 "seconds": base["seconds"] + time.monotonic() - started,
             }
-            checkpoint = checkpoint_of(current)
-            if checkpoint is not None:
-                await self._commit(checkpoint, program)
-            if is_last(current):
+            if current.keeps == "checkpoint":
+                await self._commit(current.iteration, program)
+            if current.keeps == "model":
                 await self._flush()
                 return
-            current = await self._work.do(kind_of(current), rounds.send, total)
+            current = await self._work.do(current.cost_class, rounds.send, total)
             await self._flush()
 
     async def _commit(self, k: int, program: Program) -> None:

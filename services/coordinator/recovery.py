@@ -8,43 +8,30 @@ checkpoint.
 import asyncio
 import itertools
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from google.protobuf.message import Message
 
-from parley.privacy.aggregation import SumDesk
+from parley.coordinator.programs import RecoverableProgram
+from parley.privacy.aggregation import SumOpening, SurvivorsSum
 from parley.privacy.dropout import RoundKeys
-from parley.privacy.fedbio_rounds import AveragingRound, Phase, SurvivorsSum
 from parley.privacy.recovery import AskDisclosure, AskKey, AskShares, AskValues, RecoveryStep, ShareBundle
-from parley.privacy.release import Addend, OutcomeGate, RelayGate, Release
+from parley.privacy.release import ClearRelayGate, members
+from parley.protocols.protocol import RecoveryCodec, SettledSum
+from parley.protocols.recovery.codec import encode_step
+from parley.protocols.rounds import RecoverableRound
+from parley.protocols.tensor.codec import Blobs
 from parley.services.coordinator.fleet import PartyLost, PartyRefused
 from parley.services.coordinator.streams import Read
-from parley.services.wire.recovery_codec import encode_step
-from parley.services.wire.tensors import Blobs
 from parley.spec.run import RunSpec
+
+SumName = tuple[str, int]
+"""Phase and round."""
 
 
 class SettledOtherwise(ValueError):
     """Parties disagree about a sum of an earlier attempt."""
-
-
-class RecoveringCodec(Protocol):
-    """How an algorithm's rounds look on the wire, and the steps of their sums."""
-
-    gate: OutcomeGate
-
-    def encode(self, number: int, release: Release[Any]) -> tuple[Any, Blobs]:
-        """The instruction of a round."""
-
-    def decode(self, message: Any, blobs: Blobs, release: Release[Any]) -> Addend | None:
-        """A party's contribution to a round, checked."""
-
-    def take_back(self) -> None:
-        """Expect parties that were not in the round before: they left in an attempt before this one."""
-
-    def decode_step(self, message: Any, step: RecoveryStep, party: int) -> Any:
-        """A party's answer to a step that asks for no value, checked."""
 
 
 class Line(Protocol):
@@ -65,48 +52,49 @@ class RecoverableRounds:
     """The rounds of one session: who has left, and whose round key is at hand."""
 
     line: Line
-    codec: RecoveringCodec
-    desk: SumDesk
+    program: RecoverableProgram
+    codec: RecoveryCodec
+    opening: SumOpening
     spec: RunSpec
     session_id: str
-    settled: Mapping[tuple[Phase, int], tuple[int, ...]] = field(default_factory=dict)
+    settled: Mapping[SumName, tuple[int, ...]] = field(default_factory=dict)
     """Sums that an attempt before may have opened: made again, they are over the same parties or not at all."""
     left: dict[int, PartyLost] = field(default_factory=dict)
     _keys: dict[int, bytes] = field(default_factory=dict)
     _sums: int = 0
-    _relay: RelayGate = field(default_factory=RelayGate)
+    _relay: ClearRelayGate = field(default_factory=ClearRelayGate)
 
-    async def exchange(self, asked: AveragingRound) -> SurvivorsSum | None:
+    async def exchange(self, asked: RecoverableRound) -> SurvivorsSum | None:
         """One phase with those who have not left; None where there is nothing to sum."""
-        if not asked.summed:
+        if asked.answer != "sum":
             present = self._enough(asked)
-            await self._ask(replace(asked, participants=present), dict.fromkeys(present))
+            await self._ask(asked.among(present), dict.fromkeys(present))
             self._enough(asked)
             return None
         again = self.settled.get((asked.phase, asked.k))
-        asked = asked if again is None else replace(asked, participants=again)
-        keys, bundles = await self._share(replace(asked, mean=None))
-        asked = replace(asked, participants=tuple(sorted(keys.participants)))
+        asked = asked if again is None else asked.among(again)
+        keys, bundles = await self._share(asked.bare())
+        asked = asked.among(tuple(sorted(keys.participants)))
         addends = await self._ask(asked, {party: _values(keys.round_id, party, bundles) for party in bundles})
         if len(addends) < (keys.threshold if again is None else len(again)):
             raise self._last_lost
         survivors = frozenset(addends)
-        bare = replace(asked, mean=None, participants=tuple(sorted(survivors)))
+        bare = asked.bare().among(tuple(sorted(survivors)))
         settled = await self._ask(bare, dict.fromkeys(survivors, AskDisclosure(keys.round_id, survivors)))
         if len(settled) < keys.threshold:
             raise self._last_lost
         self._keys |= {party: answer.next_key for party, answer in settled.items()}
         disclosures = [answer.disclosure for answer in settled.values()]
-        total = await asyncio.to_thread(self.desk.open_survivors, addends, disclosures, keys)
+        total = await asyncio.to_thread(self.opening.open_survivors, addends, disclosures, keys)
         return SurvivorsSum(total, len(addends))
 
-    async def _share(self, asked: AveragingRound) -> tuple[RoundKeys, Mapping[int, ShareBundle]]:
+    async def _share(self, asked: RecoverableRound) -> tuple[RoundKeys, Mapping[int, ShareBundle]]:
         """Round keys of everyone who is left and their sealed shares; who is lost meanwhile is left out."""
         while True:
             present = self._enough(asked)
             keyless = [party for party in present if party not in self._keys]
             if keyless:
-                offers = await self._ask(replace(asked, participants=present), dict.fromkeys(keyless, AskKey()))
+                offers = await self._ask(asked.among(present), dict.fromkeys(keyless, AskKey()))
                 self._keys |= {party: offer.public_key for party, offer in offers.items()}
                 present = self._enough(asked)
             self._sums += 1
@@ -114,21 +102,21 @@ class RecoverableRounds:
             public_keys = {party: self._keys.pop(party) for party in present}
             keys = RoundKeys(self.session_id, 0, self._sums, self._needed(len(present)), names, public_keys)
             step = AskShares(self._sums, public_keys)
-            bundles = await self._ask(replace(asked, participants=present), dict.fromkeys(present, step))
+            bundles = await self._ask(asked.among(present), dict.fromkeys(present, step))
             if len(bundles) == len(present):
                 self._check_bundles(bundles)
                 return keys, bundles
 
-    async def _ask(self, asked: AveragingRound, steps: Mapping[int, RecoveryStep | None]) -> dict[int, Any]:
+    async def _ask(self, asked: RecoverableRound, steps: Mapping[int, RecoveryStep | None]) -> dict[int, Any]:
         """One round trip with the parties of `steps`; the answers of those who are not lost by it."""
-        release = self.codec.gate.release(asked)
-        instruction, blobs = self.codec.encode(self.line.next_number(), release)
+        release = self.program.gate.release(asked)
+        instruction, blobs = self.program.encode(self.line.next_number(), release)
         messages = {party: _with_step(instruction, self._relay, step) for party, step in steps.items()}
 
         def read(party: int, message: Any, parts: Blobs) -> Any:
             step = steps[party]
             if step is None or isinstance(step, AskValues):
-                return self.codec.decode(message, parts, release)
+                return self.program.decode(message, parts, release)
             return self.codec.decode_step(message, step, party)
 
         found = await self.line.ask(messages, blobs, read)
@@ -138,11 +126,12 @@ class RecoverableRounds:
                 self.line.hang_up(party)
         return {party: answer for party, answer in found.items() if party not in self.left}
 
-    def _enough(self, asked: AveragingRound) -> tuple[int, ...]:
+    def _enough(self, asked: RecoverableRound) -> tuple[int, ...]:
         """The participants who are left, if a sum over them could be opened."""
-        present = tuple(party for party in asked.participants if party not in self.left)
-        again = asked.summed and (asked.phase, asked.k) in self.settled
-        if len(present) < (len(asked.participants) if again else self._needed(len(present))):
+        named = asked.participants or ()
+        present = tuple(party for party in named if party not in self.left)
+        again = asked.answer == "sum" and (asked.phase, asked.k) in self.settled
+        if len(present) < (len(named) if again else self._needed(len(present))):
             raise self._last_lost
         return present
 
@@ -160,25 +149,29 @@ class RecoverableRounds:
                 raise PartyRefused(name, "MESSAGE_INVALID", "its shares are not for the participants of the sum")
 
 
-def merge_settled(
-    told: Iterable[Iterable[tuple[Phase, int, tuple[int, ...]]]],
-) -> dict[tuple[Phase, int], tuple[int, ...]]:
+def merge_settled(told: Iterable[Iterable[SettledSum]]) -> dict[SumName, int]:
     """What the parties know of sums that were opened before: of a sum, each tells the same or nothing."""
-    found: dict[tuple[Phase, int], tuple[int, ...]] = {}
+    found: dict[SumName, int] = {}
     for phase, k, participants in itertools.chain.from_iterable(told):
         if found.setdefault((phase, k), participants) != participants:
+            both = [list(members(bits)) for bits in (found[phase, k], participants)]
             raise SettledOtherwise(
-                f"parties say that the {phase} phase of round {k} was summed over {list(found[phase, k])} and over "
-                f"{list(participants)}: it cannot be made again; start a new run"
+                f"parties say that the {phase} phase of round {k} was summed over {both[0]} and over {both[1]}: it "
+                "cannot be made again; start a new run"
             )
     return found
+
+
+def members_of(settled: Mapping[SumName, int]) -> dict[SumName, tuple[int, ...]]:
+    """The same by party instead of by bit."""
+    return {name: members(participants) for name, participants in settled.items()}
 
 
 def _values(sum_id: int, party: int, bundles: Mapping[int, ShareBundle]) -> AskValues:
     return AskValues(sum_id, {owner: bundle.sealed[party] for owner, bundle in bundles.items() if owner != party})
 
 
-def _with_step(instruction: Any, relay: RelayGate, step: RecoveryStep | None) -> Any:
+def _with_step(instruction: Any, relay: ClearRelayGate, step: RecoveryStep | None) -> Any:
     if step is None:
         return instruction
     message = type(instruction)()

@@ -7,22 +7,25 @@ import hashlib
 import math
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+from google.protobuf.message import Message
 from numpy.typing import NDArray
 
 from parley.contracts.party.v1 import party_service_pb2 as party_pb
-from parley.coordinator.bambi import EVALUATION_ROWS
-from parley.privacy.asysqn_rounds import Derivative, RowsName
-from parley.privacy.release import OutcomeGate, Release
-from parley.privacy.rounds import Vector
+from parley.privacy.release import OutcomeGate
+from parley.protocols.tensor.codec import Blobs
 from parley.services.coordinator.driver import RunDriver
 from parley.services.coordinator.fleet import Fleet
-from parley.services.coordinator.labels import LabelShelf
-from parley.services.coordinator.programs import ProgramShelf
+from parley.services.coordinator.labels import LabelStore
+from parley.services.coordinator.programs import ProgramFactory, coordinator_side
 from parley.services.coordinator.registry import EventRecord, Registry, RunRecord, RunUnknown
 from parley.services.coordinator.sessions import Session
 from parley.spec.parsing import SpecInvalid, parse_spec
+
+PAGE_ROWS = 4096
+"""Rows that are predicted at a time."""
 
 
 class RunActive(RuntimeError):
@@ -58,7 +61,7 @@ class RunDesk:
     """Every run of this coordinator."""
 
     def __init__(
-        self, registry: Registry, fleet: Fleet, labels: LabelShelf, programs: ProgramShelf, most_runs: int
+        self, registry: Registry, fleet: Fleet, labels: LabelStore, programs: ProgramFactory, most_runs: int
     ) -> None:
         self._registry, self._fleet, self._labels = registry, fleet, labels
         self._programs, self._most_runs = programs, most_runs
@@ -82,7 +85,7 @@ class RunDesk:
                 algorithm=spec.train.algorithm,
                 parties=tuple(entry.name for entry in spec.parties),
                 spec_yaml=spec_yaml,
-                steps=spec.train.steps,
+                steps=spec.train.run_length,
             )
             driver = self._driver(record)
             session = await driver.prepare()
@@ -163,32 +166,32 @@ class RunDesk:
         if record.state not in ("COMPLETED", "BUDGET_EXHAUSTED"):
             raise RunUnfinished(f"run {run_id} is {record.state}: its model is there once it is COMPLETED")
         spec = parse_spec(record.spec_yaml)
-        if spec.train.algorithm not in ("bambi", "asysqn"):
+        predictor = await asyncio.to_thread(self._programs.predictor, spec, run_id)
+        if predictor is None:
             raise PredictionRefused(
                 f"run {run_id} was trained by {spec.train.algorithm}, which has no joint prediction: every party "
                 "predicts with the model that it has saved"
             )
-        predictor = await asyncio.to_thread(self._programs.predictor, spec)
-        session = Session(self._fleet, spec, record.spec_yaml, run_id)
+        session = Session(self._fleet, spec, record.spec_yaml, run_id, coordinator_side(spec).protocol)
         gate = OutcomeGate(lambda _: False)  # a prediction holds no label
         try:
             await session.open(party_pb.PURPOSE_PREDICT, table, ids)
-            await session.begin(0, predictor.codec)
+            await session.begin(0, predictor.form)
             names = list(ids) or list(session.opened[0].ids)
-            for page in range(math.ceil(len(names) / EVALUATION_ROWS)):
-                chosen = names[page * EVALUATION_ROWS : (page + 1) * EVALUATION_ROWS]
-                ask = predictor.ask(page * EVALUATION_ROWS, len(chosen))
+            for page in range(math.ceil(len(names) / PAGE_ROWS)):
+                chosen = names[page * PAGE_ROWS : (page + 1) * PAGE_ROWS]
+                ask = predictor.ask(page * PAGE_ROWS, len(chosen))
                 total = await session.exchange(gate.release(ask))
                 assert isinstance(total, np.ndarray)  # noqa: S101 (rows are summed, by everyone)
                 yield Page(chosen, predictor.scores(total), predictor.classes)
         finally:
             await session.close()
 
-    async def slopes(self, party: str, session_id: str, rows: RowsName, theta: Vector) -> Release[Derivative]:
-        """Slopes of the loss for a party's own step in a session that is driven here."""
+    async def answer(self, party: str, session_id: str, question: Any, blobs: Blobs) -> tuple[Message, Blobs]:
+        """The answer to a party's question in a session that is driven here."""
         for driver in self._drivers.values():
             if driver.session_id == session_id:
-                return await driver.slopes(party, rows, theta)
+                return await driver.answer(party, question, blobs)
         raise RunUnknown("no run is driven in this session: it may have ended, or begun anew")
 
     async def stop(self) -> None:

@@ -14,16 +14,15 @@ from parley.contracts.ledger.v1 import ledger_pb2
 from parley.contracts.party.v1 import party_service_pb2 as party_pb
 from parley.contracts.run.v1 import run_pb2, run_service_pb2, run_service_pb2_grpc
 from parley.privacy.ledger import Ledger
+from parley.protocols.tensor.codec import INLINE_BYTES, MessageInvalid, encode_tensor
 from parley.services.coordinator.alignment import AlignmentDesk, Order, Progress, Result, followed
 from parley.services.coordinator.fleet import Fleet, PartyLost, PartyRefused, call
 from parley.services.coordinator.registry import EventRecord, Registry, RunRecord
 from parley.services.coordinator.reports import entries_of, report_of
 from parley.services.coordinator.runs import RunDesk
 from parley.services.wire.alignment_codec import decode_duplicates
-from parley.services.wire.asysqn_codec import decode_question, encode_slopes
 from parley.services.wire.authorisation import caller_of
 from parley.services.wire.framing import framed, reader, receive
-from parley.services.wire.tensors import INLINE_BYTES, Blobs, MessageInvalid, encode_tensor
 from parley.services.wire.version import VERSION
 from parley.spec.parsing import check_spec
 
@@ -175,16 +174,14 @@ class PartiesServicer(parties_grpc.CoordinatorServiceServicer):
     async def AskSlopes(
         self, request_iterator: AsyncIterator[parties_pb.AskSlopesRequest], context: grpc.aio.ServicerContext
     ) -> AsyncIterator[parties_pb.AskSlopesResponse]:
-        """Slopes of the loss for a party's own steps, one question after the other."""
+        """Answer a party's questions, one after the other."""
         following, party = reader(request_iterator), caller_of(context).name
         async for request in request_iterator:
             if request.WhichOneof("body") != "question":
                 raise MessageInvalid("a question was expected")
             blobs = await receive(request, following)
-            release = await self._desk.slopes(party, *decode_question(request.question, blobs))
-            announced: Blobs = deque()
-            slopes = encode_slopes(release, announced)
-            for answer in framed(parties_pb.AskSlopesResponse, announced, slopes=slopes):
+            found, announced = await self._desk.answer(party, request.question.session_id, request.question, blobs)
+            for answer in framed(parties_pb.AskSlopesResponse, announced, slopes=found):
                 yield answer
 
 

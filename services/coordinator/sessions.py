@@ -6,49 +6,29 @@ import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol, cast
+from typing import Any
 
 from google.protobuf.message import Message
 
 from parley.contracts.party.v1 import party_service_pb2 as pb
-from parley.privacy.aggregation import SumDesk
-from parley.privacy.fedbio_rounds import SurvivorsSum
-from parley.privacy.release import Addend, Release, bitmap
-from parley.privacy.rounds import Vector
+from parley.coordinator.programs import RecoverableProgram, WireForm
+from parley.numerics.arrays import Vector
+from parley.privacy.aggregation import SumOpening, SurvivorsSum
+from parley.privacy.release import Addend, Release
+from parley.protocols.protocol import CrossingProtocol
+from parley.protocols.tensor.codec import Blobs
 from parley.services.coordinator.fleet import PREPARE_SECONDS, Fleet, PartyLost, PartyRefused, call
-from parley.services.coordinator.recovery import RecoverableRounds, RecoveringCodec, merge_settled
+from parley.services.coordinator.recovery import RecoverableRounds, members_of, merge_settled
 from parley.services.coordinator.streams import REFUSAL_SECONDS, PartyStream, Read, RoundTrip, Traffic
 from parley.services.wire import metrics
-from parley.services.wire.fedbio_codec import decode_settled, encode_settled
+from parley.services.wire.envelopes import packed
 from parley.services.wire.framing import framed
-from parley.services.wire.tensors import Blobs
 from parley.services.wire.version import VERSION
 from parley.spec.run import RunSpec
+from parley.tables.errors import RowsDiffer
 
 CLOSE_SECONDS = 5.0
 """Longest wait for parties to forget a session; what is not forgotten is dropped with the run's next session."""
-
-
-class Codec(Protocol):
-    """How an algorithm's rounds look on the wire."""
-
-    @property
-    def body(self) -> str:
-        """The field of the envelopes that holds its messages."""
-
-    @property
-    def outputs(self) -> int:
-        """Columns of the summed embedding."""
-
-    def encode(self, number: int, release: Release[Any]) -> tuple[Message, Blobs]:
-        """The instruction of a round."""
-
-    def decode(self, message: Any, blobs: Blobs, release: Release[Any]) -> Addend | None:
-        """A party's contribution to a round, checked."""
-
-
-class RowsDiffer(ValueError):
-    """The parties' rows are not the same."""
 
 
 class ColumnsDiffer(ValueError):
@@ -63,11 +43,12 @@ class Session:
     spec: RunSpec
     spec_yaml: str
     run_id: str
+    protocol: CrossingProtocol
     session_id: str = field(default_factory=lambda: secrets.token_hex(12))
     traffic: Traffic = field(default_factory=Traffic)
     opened: Sequence[pb.OpenSessionResponse] = ()
-    _codec: Codec | None = None
-    _desk: SumDesk | None = None
+    _form: WireForm | None = None
+    _opening: SumOpening | None = None
     _recovery: RecoverableRounds | None = None
     _streams: list[PartyStream] = field(default_factory=list)
 
@@ -120,31 +101,35 @@ class Session:
                     f"{name} and {self.names[0]} have {first.rows} rows each, but not the same ids: align the tables"
                 )
 
-    async def begin(self, checkpoint: int, codec: Codec) -> None:
+    async def begin(self, checkpoint: int, form: WireForm) -> None:
         """Give every party all keys, and open the data plane."""
-        self._codec, self._desk = codec, SumDesk(self.spec.privacy.aggregation, len(self.names))
+        self._form, self._opening = form, SumOpening(self.spec.privacy.aggregation, len(self.names))
         request = pb.BeginSessionRequest(
             session_id=self.session_id,
             keys=[answer.key for answer in self.opened],
             upper_sizes=[answer.upper_size for answer in self.opened],
             checkpoint=checkpoint,
             peer_addresses=[self.fleet.address(name) for name in self.names],
-            outputs=codec.outputs,
+            outputs=form.outputs,
         )
         requests = dict.fromkeys(self.names, request)
-        if self._recovers:
-            program = cast("RecoveringCodec", codec)  # the spec lets no other algorithm ask for recovery
-            settled = merge_settled(decode_settled(answer.settled) for answer in self.opened)
-            self._recovery = RecoverableRounds(self, program, self._desk, self.spec, self.session_id, settled)
+        codec = self.protocol.recovery
+        if self._recovers and codec is not None and isinstance(form, RecoverableProgram):
+            settled = merge_settled(codec.decode_settled(answer.settled) for answer in self.opened)
+            self._recovery = RecoverableRounds(
+                self, form, codec, self._opening, self.spec, self.session_id, members_of(settled)
+            )
             if settled:
-                program.take_back()
-            request.settled.extend(encode_settled((phase, k, bitmap(p)) for (phase, k), p in settled.items()))
+                form.expect_rejoiners()
+            known: Any = codec.encode_settled((phase, k, whom) for (phase, k), whom in settled.items())
+            request.settled.extend(known)
             requests = {name: self._from_its_newest(request, answer) for name, answer in self._answers}
         beginning = [self._method(name, "BeginSession", request) for name, request in requests.items()]
         await _all([call(name, begin, PREPARE_SECONDS) for name, begin in zip(requests, beginning, strict=True)])
         attach = pb.ExchangeRequest(attach=pb.Attach(session_id=self.session_id)).SerializeToString()
         for index, name in enumerate(self.names):
-            self._streams.append(PartyStream(index, name, self.fleet.bulk_channel(name), attach, self.traffic))
+            channel = self.fleet.bulk_channel(name)
+            self._streams.append(PartyStream(index, name, channel, attach, self.traffic, self.protocol))
 
     @property
     def _recovers(self) -> bool:
@@ -179,26 +164,26 @@ class Session:
 
     async def exchange(self, release: Release[Any]) -> Vector | SurvivorsSum | None:
         """One round: the instruction to its participants, and the sum of what they contribute."""
-        codec = self._codec
-        assert codec is not None and self._desk is not None  # noqa: S101, PT018 (begin has set them)
+        form = self._form
+        assert form is not None and self._opening is not None  # noqa: S101, PT018 (begin has set them)
         started = time.perf_counter()
         if self._recovery is not None:
             outcome: Vector | SurvivorsSum | None = await self._recovery.exchange(release.content)
         else:
-            outcome = await self._exchange(codec, self._desk, release)
-        metrics.note_round(codec.body, time.perf_counter() - started)
+            outcome = await self._exchange(form, self._opening, release)
+        metrics.note_round(self.protocol.name, time.perf_counter() - started)
         return outcome
 
-    async def _exchange(self, codec: Codec, desk: SumDesk, release: Release[Any]) -> Vector | None:
-        instruction, blobs = codec.encode(self.next_number(), release)
-        # A round that names no participants is for everyone.
-        chosen: Sequence[int] = getattr(release.content, "participants", None) or range(len(self.names))
+    async def _exchange(self, form: WireForm, opening: SumOpening, release: Release[Any]) -> Vector | None:
+        instruction, blobs = form.encode(self.next_number(), release)
+        named = release.content.participants
+        chosen: Sequence[int] = range(len(self.names)) if named is None else named
 
         def read(_: int, message: Any, blobs: Blobs) -> Addend | None:
-            return codec.decode(message, blobs, release)
+            return form.decode(message, blobs, release)
 
-        trip = RoundTrip(codec.body, self.traffic.rounds, chosen, read, patient=False)
-        messages = _serialised(codec, instruction, blobs)
+        trip = RoundTrip(self.traffic.rounds, chosen, read, patient=False)
+        messages = self._serialised(instruction, blobs)
         for index in chosen:
             self._streams[index].ask(trip, messages)
         answers = await trip.answers(self.spec.round_seconds)
@@ -207,7 +192,7 @@ class Session:
             if index not in answers:
                 raise self._late(index)
         addends = [answers[index] for index in chosen if answers[index] is not None]
-        return desk.open(addends, chosen) if addends else None
+        return opening.open(addends, chosen) if addends else None
 
     def next_number(self) -> int:
         """A number for the next round trip."""
@@ -216,14 +201,16 @@ class Session:
 
     async def ask(self, messages: Mapping[int, Message], blobs: Blobs, read: Read) -> dict[int, Any]:
         """One round trip with some parties: their answers, or how they were lost. Refusals are raised."""
-        codec = self._codec
-        assert codec is not None  # noqa: S101 (begin has set it)
-        trip = RoundTrip(codec.body, self.traffic.rounds, messages, read, patient=True)
+        trip = RoundTrip(self.traffic.rounds, messages, read, patient=True)
         for index, message in messages.items():
-            self._streams[index].ask(trip, _serialised(codec, message, blobs))
+            self._streams[index].ask(trip, self._serialised(message, blobs))
         answers = await trip.answers(self.spec.round_seconds)
         _raise_failure(answer for answer in answers.values() if not isinstance(answer, PartyLost))
         return {index: answers.get(index, self._late(index)) for index in messages}
+
+    def _serialised(self, instruction: Message, blobs: Blobs) -> list[bytes]:
+        body = {self.protocol.body: packed(self.protocol, instruction)}
+        return [message.SerializeToString() for message in framed(pb.ExchangeRequest, blobs, **body)]
 
     def _late(self, index: int) -> PartyLost:
         return PartyLost(self.names[index], f"round {self.traffic.rounds} took more than {self.spec.round_seconds:g} s")
@@ -249,10 +236,6 @@ class Session:
         request = pb.CloseSessionRequest(session_id=self.session_id)
         closing = [call(name, self._method(name, "CloseSession", request), CLOSE_SECONDS) for name in self.names]
         await asyncio.gather(*closing, return_exceptions=True)
-
-
-def _serialised(codec: Codec, instruction: Message, blobs: Blobs) -> list[bytes]:
-    return [message.SerializeToString() for message in framed(pb.ExchangeRequest, blobs, **{codec.body: instruction})]
 
 
 def _raise_failure(results: Iterable[Any]) -> None:

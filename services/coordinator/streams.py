@@ -8,10 +8,12 @@ from typing import Any
 import grpc
 
 from parley.contracts.party.v1 import party_service_pb2 as pb
+from parley.protocols.protocol import CrossingProtocol
+from parley.protocols.tensor.codec import Blobs, MessageInvalid
 from parley.services.coordinator.fleet import PartyLost, PartyRefused, as_party_error
 from parley.services.wire import metrics
+from parley.services.wire.envelopes import unpacked
 from parley.services.wire.framing import receive
-from parley.services.wire.tensors import Blobs, MessageInvalid
 
 EXCHANGE = "/parley.party.v1.PartyService/Exchange"
 REFUSAL_SECONDS = 0.5
@@ -33,9 +35,9 @@ class Traffic:
 class RoundTrip:
     """A question to some parties: what each answers, or how it failed."""
 
-    def __init__(self, body: str, number: int, parties: Iterable[int], read: Read, *, patient: bool) -> None:
+    def __init__(self, number: int, parties: Iterable[int], read: Read, *, patient: bool) -> None:
         """`patient`: wait for every party, although one has failed."""
-        self.body, self.number, self.read = body, number, read
+        self.number, self.read = number, read
         self._answers: dict[int, Any] = {}
         self._missing = set(parties)
         self._patient = patient
@@ -72,9 +74,18 @@ class PartyStream:
     A task for each round trip, with a deadline of its own, costs as much as encoding a small message.
     """
 
-    def __init__(self, index: int, party: str, channel: grpc.aio.Channel, attach: bytes, traffic: Traffic) -> None:
+    def __init__(
+        self,
+        index: int,
+        party: str,
+        channel: grpc.aio.Channel,
+        attach: bytes,
+        traffic: Traffic,
+        protocol: CrossingProtocol,
+    ) -> None:
         """`attach` is the first message; the round trips follow it."""
         self._index, self._party, self._channel, self._traffic = index, party, channel, traffic
+        self._protocol = protocol
         self._sent, self._received = (party, metrics.SENT), (party, metrics.RECEIVED)
         # Messages are serialised once for all parties, and counted as bytes.
         exchange = channel.stream_stream(EXCHANGE, request_serializer=bytes, response_deserializer=self._decoded)
@@ -125,11 +136,11 @@ class PartyStream:
     async def _answer(self, trip: RoundTrip) -> Any:
         try:
             answer = await self._read()
-            body = answer.WhichOneof("body")
-            if body != trip.body or getattr(answer, body).round != trip.number:
+            message = unpacked(self._protocol, answer, self._protocol.contribution)
+            if message is None or message.round != trip.number:
                 raise MessageInvalid("the answer belongs to another round")
             blobs = await receive(answer, self._read)
-            return trip.read(self._index, getattr(answer, body), blobs)
+            return trip.read(self._index, message, blobs)
         except MessageInvalid as error:
             raise PartyRefused(self._party, "MESSAGE_INVALID", f"its answer is unusable: {error}") from None
 

@@ -13,6 +13,7 @@ from parley.contracts.alignment.v1 import alignment_service_pb2, alignment_servi
 from parley.contracts.coordinator.v1 import coordinator_service_pb2, coordinator_service_pb2_grpc
 from parley.contracts.party.v1 import party_service_pb2, party_service_pb2_grpc
 from parley.contracts.peer.v1 import peer_service_pb2, peer_service_pb2_grpc
+from parley.services.party.algorithms import refusals_of
 from parley.services.party.alignment import REFUSALS, AlignmentServicer
 from parley.services.party.config import PartyConfig
 from parley.services.party.refusals import CATALOGUE
@@ -22,7 +23,7 @@ from parley.services.wire.authorisation import HEALTH, REFLECTION, Policy
 from parley.services.wire.certificates import load_identity
 from parley.services.wire.configuration import ConfigInvalid, load_config
 from parley.services.wire.process import run, serve
-from parley.services.wire.refusals import Border
+from parley.services.wire.refusals import BoundaryInterceptor
 from parley.services.wire.state_directory import prepare_state
 from parley.services.wire.transport import CONTROL_SECONDS, add_health_and_reflection, listen, make_server, open_channel
 from parley.services.wire.version import VERSION
@@ -52,7 +53,9 @@ async def main(given: argparse.Namespace) -> None:
     prepare_state(config.state)
     torch.set_num_threads(config.threads)
     threadpool_limits(config.threads)
-    server = make_server(Border(POLICY, {**CATALOGUE, **REFUSALS}))
+    server = make_server(
+        BoundaryInterceptor(POLICY, {**CATALOGUE, **REFUSALS, **refusals_of(config.policy.algorithms)})
+    )
     servicer = PartyServicer(config)
     party_service_pb2_grpc.add_PartyServiceServicer_to_server(servicer, server)
     peer_service_pb2_grpc.add_PeerServiceServicer_to_server(PeerServicer(servicer.peer_plane), server)

@@ -25,10 +25,12 @@ from parley.privacy.psi_curve import POINT_BYTES, PointRefused
 from parley.privacy.psi_workers import Workers
 from parley.privacy.release import AlignmentGate
 from parley.privacy.session_keys import SessionKey, pair_secret, verify_signed_key
+from parley.protocols.refusals import Catalogue, Refusal
+from parley.protocols.tensor.codec import MessageInvalid
 from parley.services.party.alignment_attempts import AttemptLog
 from parley.services.party.config import PartyConfig
 from parley.services.party.signed_keys import decode_key, encode_key
-from parley.services.party.tables import TableShelf, VersionMismatch
+from parley.services.party.tables import TableStore, VersionMismatch
 from parley.services.wire.alignment_codec import (
     BATCH_IDS,
     MOST_IDS,
@@ -40,8 +42,6 @@ from parley.services.wire.alignment_codec import (
 )
 from parley.services.wire.authorisation import NotAuthorised, caller_of
 from parley.services.wire.certificates import load_identity
-from parley.services.wire.refusals import Catalogue, Refusal
-from parley.services.wire.tensors import MessageInvalid
 from parley.services.wire.version import VERSION
 from parley.spec.run import RunSpec
 from parley.tables.alignments import Alignment, AlignmentDamaged, AlignmentShelf, AlignmentTaken, AlignmentUnknown
@@ -55,21 +55,21 @@ SILENCE_SECONDS = 1800.0
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
 
 REFUSALS: Catalogue = {
-    AlignmentRefused: Refusal(grpc.StatusCode.PERMISSION_DENIED, "POLICY_REFUSED"),
-    TooManyAlignments: Refusal(grpc.StatusCode.RESOURCE_EXHAUSTED, "TOO_MANY_ALIGNMENTS"),
-    TooFewMatches: Refusal(grpc.StatusCode.PERMISSION_DENIED, "TOO_FEW_MATCHES"),
-    AlignmentTaken: Refusal(grpc.StatusCode.ALREADY_EXISTS, "ALIGNMENT_TAKEN"),
-    AlignmentUnknown: Refusal(grpc.StatusCode.NOT_FOUND, "ALIGNMENT_UNKNOWN"),
-    AlignmentDamaged: Refusal(grpc.StatusCode.DATA_LOSS, "ALIGNMENT_DAMAGED"),
+    AlignmentRefused: Refusal("PERMISSION_DENIED", "POLICY_REFUSED"),
+    TooManyAlignments: Refusal("RESOURCE_EXHAUSTED", "TOO_MANY_ALIGNMENTS"),
+    TooFewMatches: Refusal("PERMISSION_DENIED", "TOO_FEW_MATCHES"),
+    AlignmentTaken: Refusal("ALREADY_EXISTS", "ALIGNMENT_TAKEN"),
+    AlignmentUnknown: Refusal("NOT_FOUND", "ALIGNMENT_UNKNOWN"),
+    AlignmentDamaged: Refusal("DATA_LOSS", "ALIGNMENT_DAMAGED"),
     AlignmentStale: Refusal(
-        grpc.StatusCode.FAILED_PRECONDITION,
+        "FAILED_PRECONDITION",
         "ALIGNMENT_STALE",
         "the table no longer has all aligned rows: align the tables again under a new name",
     ),
-    IdsRepeated: Refusal(grpc.StatusCode.FAILED_PRECONDITION, "IDS_REPEATED"),
-    IdsMissing: Refusal(grpc.StatusCode.FAILED_PRECONDITION, "DATA_INVALID"),
-    PsiError: Refusal(grpc.StatusCode.INVALID_ARGUMENT, "MESSAGE_INVALID"),
-    PointRefused: Refusal(grpc.StatusCode.INVALID_ARGUMENT, "MESSAGE_INVALID"),
+    IdsRepeated: Refusal("FAILED_PRECONDITION", "IDS_REPEATED"),
+    IdsMissing: Refusal("FAILED_PRECONDITION", "DATA_INVALID"),
+    PsiError: Refusal("INVALID_ARGUMENT", "MESSAGE_INVALID"),
+    PointRefused: Refusal("INVALID_ARGUMENT", "MESSAGE_INVALID"),
 }
 """What a party refuses in an alignment, and in a run that names one."""
 
@@ -91,7 +91,7 @@ class AlignmentServicer(pb_grpc.AlignmentServiceServicer):
     """What a coordinator may ask of this party to align rows."""
 
     def __init__(self, config: PartyConfig) -> None:
-        self._config, self._shelf = config, TableShelf(config.tables)
+        self._config, self._shelf = config, TableStore(config.tables)
         self._alignments = AlignmentShelf(config.state)
         self._attempts = AttemptLog(self._alignments.directory)
         self._serving = 0
@@ -264,13 +264,13 @@ def alignment_of(request: Request, common: list[str]) -> Alignment:
     )
 
 
-def aligned_shelf(
-    shelf: TableShelf, alignments: AlignmentShelf, spec: RunSpec, table: str, coordinator: str
-) -> TableShelf:
-    """The shelf that a run reads: of an aligned table only the rows that everyone has."""
+def aligned_tables(
+    tables: TableStore, alignments: AlignmentShelf, spec: RunSpec, table: str, coordinator: str
+) -> TableStore:
+    """The tables that a run reads: of an aligned table only the rows that everyone has."""
     if spec.alignment is None:
-        return shelf
-    return shelf.only(table, alignments.load(spec.alignment, table, coordinator).choice)
+        return tables
+    return tables.only(table, alignments.load(spec.alignment, table, coordinator).choice)
 
 
 def _conversation(stream: AsyncIterator[pb.IntersectRequest]) -> Callable[[str], Awaitable[pb.IntersectRequest]]:

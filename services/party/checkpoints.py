@@ -6,11 +6,12 @@ import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-import torch
 from safetensors import SafetensorError
 from safetensors.torch import load as decode
 from safetensors.torch import save as encode
 from torch import Tensor
+
+from parley.party.roles import CheckpointMissing
 
 KEPT = 3
 """Checkpoints that are kept for each run."""
@@ -21,10 +22,6 @@ OWNER = "coordinator.txt"
 
 PREPROCESSING = "preprocessing.json"
 """File with what a run's training rows taught about filling, encoding and scaling; ends with its checksum."""
-
-
-class CheckpointMissing(LookupError):
-    """There is no whole checkpoint to begin from."""
 
 
 class StorageFailed(RuntimeError):
@@ -169,8 +166,3 @@ def _read(path: Path) -> dict[str, Tensor]:
         return decode(data)
     except SafetensorError as error:
         raise CheckpointMissing(f"{path.name} is damaged: {error}") from None
-
-
-def scalar(value: int) -> Tensor:
-    """A count as a tensor, for a file of tensors."""
-    return torch.tensor(value, dtype=torch.int64)

@@ -81,10 +81,10 @@ class Policy(Section):
 
     coordinators: tuple[str, ...]
     """Coordinators that may call, as their certificates name them."""
-    algorithms: tuple[str, ...] = ("bambi", "fedbio", "asysqn", "ldp_dsbo")
-    """Algorithms that may run here. `hgp` is not among them unless named: no mechanism hides what it sends to peers."""
+    algorithms: tuple[str, ...]
+    """Algorithms that may run here, by name; code of others is not even imported."""
     epsilon_budget: float = Field(default=10.0, gt=0)
-    """ε that all runs of ldp_dsbo together may cost one record of this party; `.inf` allows runs without noise."""
+    """ε that all runs with local privacy together may cost one record; `.inf` allows runs without noise."""
     aggregations: tuple[str, ...] = ("pairwise", "two_tree")
     """Ways of summing that hide this party's values; `plain` hides nothing."""
     minimum_parties: int = Field(default=2, ge=1, le=64)

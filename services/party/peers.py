@@ -3,59 +3,47 @@
 import asyncio
 import contextlib
 from collections import deque
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import grpc
 from google.protobuf.message import Message
 
 from parley.contracts.peer.v1 import peer_service_pb2 as pb
 from parley.contracts.peer.v1 import peer_service_pb2_grpc as pb_grpc
+from parley.numerics.arrays import Vector
+from parley.party.peers import PeerFlooded, PeerLost, Take
+from parley.party.tree_sums import TREES, climb
 from parley.privacy.release import Addend, Release, TreeGate, TreeName, TreeSum
-from parley.privacy.rounds import Vector
+from parley.protocols.aggregation.codec import decode_tree_sum, encode_tree_sum
+from parley.protocols.protocol import EXTENSION, CrossingProtocol
+from parley.protocols.tensor.codec import Blobs, MessageInvalid
+from parley.services.wire.envelopes import extension, from_extension
 from parley.services.wire.framing import framed
-from parley.services.wire.sum_codec import decode_tree_sum, encode_tree_sum
-from parley.services.wire.tensors import Blobs, MessageInvalid
 from parley.services.wire.transport import open_channel
 
+_FIELDS = frozenset(pb.PushRequest.DESCRIPTOR.fields_by_name)
 MOST_WAITING = 1024
 """Partial sums that may wait for this party to come to their round."""
-TREES: tuple[TreeName, TreeName] = ("values", "masks")
 
-Result = TypeVar("Result")
 Waiting = tuple[TreeName, int, int]
-Take = Callable[[int, Any, Blobs], None]
-"""Takes a message from the party with this block."""
-
-
-class PeerLost(ConnectionError):
-    """Another party cannot be reached, or did not send what is due."""
-
-
-class PeerFlooded(RuntimeError):
-    """More partial sums came than this party keeps."""
-
-
-async def in_time(steps: Awaitable[Result], seconds: float, what: str) -> Result:
-    """The result of steps with neighbours, if they do not keep this party waiting for too long."""
-    try:
-        async with asyncio.timeout(seconds):
-            return await steps
-    except TimeoutError:
-        raise PeerLost(
-            f"{what} took more than {seconds:g} s: a neighbour is slow or gone (or lower `stretch`)"
-        ) from None
 
 
 class PeerPlane:
     """What one party says to, and hears from, the others of its session."""
 
     def __init__(
-        self, session_id: str, names: Sequence[str], addresses: Sequence[str], identity: Path, seconds: float
+        self,
+        session_id: str,
+        names: Sequence[str],
+        addresses: Sequence[str],
+        identity: Path,
+        seconds: float,
+        protocol: CrossingProtocol,
     ) -> None:
         self._session_id, self._names, self._addresses = session_id, names, addresses
-        self._identity, self._seconds = identity, seconds
+        self._identity, self._seconds, self._protocol = identity, seconds, protocol
         self._arrived: dict[Waiting, asyncio.Future[TreeSum]] = {}
         self._streams: dict[int, grpc.aio.StreamUnaryCall] = {}
         self._channels: dict[int, grpc.aio.Channel] = {}
@@ -74,6 +62,9 @@ class PeerPlane:
         if body == "masked_theta":
             self.deliver(sender, decode_tree_sum(message, blobs))
             return
+        if body == EXTENSION:
+            message = from_extension(self._protocol, message, self._protocol.peer_messages)
+            body = type(message).__name__
         taker = self._takers.get(body)
         if taker is None:
             raise MessageInvalid(f"this session takes no {body} from peers")
@@ -99,18 +90,17 @@ class PeerPlane:
         return gate.addend([end for end in ends if end is not None])
 
     async def _climb(self, gate: TreeGate, number: int, tree: TreeName) -> Release[TreeSum] | None:
-        received = []
-        for child in gate.children(number, tree):
+        async def part(child: int) -> TreeSum:
             key = (tree, number, child)
-            received.append((child, await self._future(key)))
+            found = await self._future(key)
             del self._arrived[key]
-        release = gate.forward(number, tree, received)
-        parent = gate.parent(tree)
-        if parent is None:
-            return release
-        blobs: Blobs = deque()
-        await self.push(parent, blobs, masked_theta=encode_tree_sum(release, blobs))
-        return None
+            return found
+
+        async def send(parent: int, release: Release[TreeSum]) -> None:
+            blobs: Blobs = deque()
+            await self.push(parent, blobs, masked_theta=encode_tree_sum(release, blobs))
+
+        return await climb(gate, number, tree, part, send)
 
     def _future(self, key: Waiting) -> asyncio.Future[TreeSum]:
         if key not in self._arrived:
@@ -122,10 +112,15 @@ class PeerPlane:
     async def push(self, receiver: int, blobs: Blobs, **body: Message) -> None:
         """Send a message, and the chunks of what it announces, to the party with block `receiver`.
 
+        `body` names the message: a field of PushRequest, or one of the algorithm's own peer messages.
+
         Raises:
             PeerLost: if it cannot be reached; the next message dials anew.
         """
-        parts = framed(pb.PushRequest, blobs, **body)
+        ((name, message),) = body.items()
+        if name not in _FIELDS:
+            name, message = EXTENSION, extension(self._protocol, message)
+        parts = framed(pb.PushRequest, blobs, **{name: message})
         async with self._writing[receiver]:  # a message and its chunks stay together
             known = self._streams.pop(receiver, None)
             try:

@@ -7,31 +7,30 @@ a resumed run and a prediction treat rows as the training did, whatever the tabl
 import numpy as np
 from numpy.typing import NDArray
 
-from parley.numerics.streams import stream
-from parley.services.party.tables import TableShelf
-from parley.spec.rows import divide
+from parley.services.party.algorithms import party_side
+from parley.services.party.tables import TableStore
 from parley.spec.run import RunSpec
 from parley.tables.loading import Table
 from parley.tables.preprocessing import Declared, Fitted, PreprocessingInvalid, apply, fit, of_table
 
 
 def table_of_run(
-    shelf: TableShelf, spec: RunSpec, index: int, *, dense: bool, saved: Fitted | None = None, table: str | None = None
+    tables: TableStore, spec: RunSpec, index: int, *, dense: bool, saved: Fitted | None = None, table: str | None = None
 ) -> Table:
     """Party `index`'s table, or another one for a prediction; `table.fitted` is what to keep with the run."""
     name, columns = table or spec.table_of(index), spec.parties[index].columns
     if saved is not None:
         if columns is not None and set(columns) != set(saved.inputs):
             raise PreprocessingInvalid(name, "the run was begun with other columns", "Start a new run")
-        return shelf.load_fitted(name, saved, dense=dense)
-    declared = shelf.declared(name)
+        return tables.load_fitted(name, saved, dense=dense)
+    declared = tables.declared(name)
     if declared is None:
-        return shelf.load(name, columns, dense=dense)
+        return tables.load(name, columns, dense=dense)
     if table is not None:
         # The run was trained before anything was declared here: its rows were taken as they are.
-        return shelf.load(name, columns, dense=dense, raw=False)
+        return tables.load(name, columns, dense=dense, raw=False)
     _check(spec, declared, name)
-    raw = shelf.load(name, columns, dense=dense)
+    raw = tables.load(name, columns, dense=dense)
     return apply(fit(declared, raw, training_rows(spec, index, len(raw))), raw)
 
 
@@ -42,19 +41,16 @@ def to_keep(table: Table) -> Fitted | None:
 
 def training_rows(spec: RunSpec, index: int, rows: int) -> NDArray[np.int64]:
     """The rows that figures are fitted on: those of the lower problem, by the very split that the run trains with."""
-    match spec.train.algorithm:
-        case "bambi" | "asysqn":
-            return divide(spec.split, rows, stream(spec.seed, "split")).lower
-        case "hgp":
-            return divide(spec.split, rows, stream(spec.seed, f"hgp/{spec.parties[index].name}/split")).lower
-    return np.arange(rows, dtype=np.int64)  # fedbio: the table is its training table, held-out rows have their own
+    rows_of = party_side(spec.train.algorithm).training_rows
+    assert rows_of is not None  # noqa: S101 (`_check` has looked)
+    return rows_of(spec, index, rows)
 
 
 def _check(spec: RunSpec, declared: Declared, name: str) -> None:
-    if spec.train.algorithm == "ldp_dsbo":
+    if party_side(spec.train.algorithm).training_rows is None:
         raise PreprocessingInvalid(
             name,
-            "ldp_dsbo's ε would not cover figures that are learnt from its rows",
+            f"{spec.train.algorithm}'s ε would not cover figures that are learnt from its rows",
             "Offer a table without `preprocess`, scaled by figures that are public",
         )
     learnt = [column for column in declared.categorical if column not in (declared.categories or {})]

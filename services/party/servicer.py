@@ -16,30 +16,31 @@ from parley.contracts.party.v1 import party_service_pb2 as pb
 from parley.contracts.party.v1 import party_service_pb2_grpc as pb_grpc
 from parley.contracts.peer.v1 import peer_service_pb2 as peer_pb
 from parley.contracts.peer.v1 import peer_service_pb2_grpc as peer_grpc
+from parley.party.roles import LocalPrivacy, Opened, PartyAlgorithm, SavedModel
 from parley.privacy.ledger import open_ledger
 from parley.privacy.noise import KeyedNoise, read_or_create_key
-from parley.privacy.release import bitmap
-from parley.services.party.alignment import aligned_shelf
+from parley.protocols.tensor.codec import MessageInvalid
+from parley.services.party.algorithms import party_side
+from parley.services.party.alignment import aligned_tables
 from parley.services.party.checkpoints import Store
 from parley.services.party.config import PartyConfig
-from parley.services.party.label_holder import CoordinatorLabels
+from parley.services.party.coordinator_line import QuestionLine
 from parley.services.party.peers import PeerPlane
 from parley.services.party.preprocessing import table_of_run, to_keep
-from parley.services.party.roles import Place, PrivacyDesk
-from parley.services.party.sessions import ALGORITHMS, PolicyRefused, Session, SessionUnknown, check_policy
+from parley.services.party.sessions import PolicyRefused, PredictionRefused, Session, SessionUnknown, check_policy
 from parley.services.party.signed_keys import decode_key, encode_key
-from parley.services.party.tables import TableShelf, TooManySessions, VersionMismatch, chosen_rows
+from parley.services.party.tables import TableStore, TooManySessions, VersionMismatch, chosen_rows
 from parley.services.wire import metrics
 from parley.services.wire.authorisation import NotAuthorised, caller_of
 from parley.services.wire.certificates import load_identity
-from parley.services.wire.fedbio_codec import decode_settled, encode_settled
+from parley.services.wire.envelopes import packed, unpacked
 from parley.services.wire.framing import framed, reader, receive
-from parley.services.wire.tensors import MessageInvalid
 from parley.services.wire.version import VERSION
 from parley.spec.parsing import parse_spec
+from parley.spec.run import RunSpec
 from parley.tables.alignments import AlignmentShelf
 from parley.tables.errors import TableError
-from parley.tables.loading import id_digest
+from parley.tables.loading import Table, id_digest
 from parley.tables.preprocessing import Fitted
 
 Result = TypeVar("Result")
@@ -56,7 +57,7 @@ class PartyServicer(pb_grpc.PartyServiceServicer):
 
     def __init__(self, config: PartyConfig) -> None:
         self._config = config
-        self._shelf = TableShelf(config.tables)
+        self._tables = TableStore(config.tables)
         self._store = Store(config.state)
         self._sessions: dict[str, Session] = {}
         # One thread computes: the event loop stays free for health checks, and rounds of a session stay in order.
@@ -66,7 +67,7 @@ class PartyServicer(pb_grpc.PartyServiceServicer):
         """Say who this is and what it offers."""
         policy = self._config.policy
         self._coordinator(context)
-        open_tables = [name for name in self._shelf.names if policy.tables is None or name in policy.tables]
+        open_tables = [name for name in self._tables.names if policy.tables is None or name in policy.tables]
         return pb.DescribeResponse(
             name=self._config.name,
             version=VERSION,
@@ -92,22 +93,20 @@ class PartyServicer(pb_grpc.PartyServiceServicer):
             )
         session = await self._compute(self._prepare, request, coordinator)
         predicts_all = request.purpose == pb.PURPOSE_PREDICT and not request.ids
-        table, vertical = session.place.table, session.place.spec.train.layout == "vertical"
+        table, vertical = session.opened.table, session.opened.spec.train.layout == "vertical"
+        session.offer = await self._compute(session.algorithm.accept, session.opened)
         answer = pb.OpenSessionResponse(
             rows=len(table),
             id_digest=bytes.fromhex(id_digest(table.ids)) if vertical else b"",
             column_digest=b"" if vertical else hashlib.sha256("\0".join(table.columns).encode()).digest(),
             features=len(table.columns),
-            upper_size=await self._compute(ALGORITHMS[session.place.spec.train.algorithm].upper_size, session.place),
-            warnings=await self._compute(ALGORITHMS[session.place.spec.train.algorithm].warnings, session.place),
+            upper_size=session.offer.upper_size,
+            warnings=session.offer.warnings,
             key=encode_key(self._config, session.key, session.session_id),
             checkpoints=await self._compute(self._store.checkpoints, request.run_id),
             ids=table.ids.tolist() if predicts_all else [],
         )
-        journal = await self._compute(lambda: session.journal)
-        if journal is not None:
-            answer.settled.extend(encode_settled(journal.since(min(answer.checkpoints, default=0))))
-        session.upper_size = answer.upper_size
+        answer.settled.extend(await self._compute(session.settled_sums, min(answer.checkpoints, default=0)))
         await self._admit(session)  # last: a refused call leaves no session behind and ends none
         return answer
 
@@ -136,11 +135,11 @@ class PartyServicer(pb_grpc.PartyServiceServicer):
         authority = load_identity(self._config.identity).ca
         await self._compute(self._store.claim, session.run_id, session.coordinator)
         self._refuse_others(session.run_id, session.coordinator)
-        fitted = None if session.predicts else to_keep(session.place.table)
+        fitted = None if session.predicts else to_keep(session.opened.table)
         if fitted is not None:
             await self._compute(self._store.save_preprocessing, session.run_id, fitted.to_json())
         sizes = [int(size) for size in request.upper_sizes]
-        if sizes[session.place.index] != session.upper_size or sum(sizes) > LARGEST_UPPER:
+        if sizes[session.opened.index] != session.offer.upper_size or sum(sizes) > LARGEST_UPPER:
             raise MessageInvalid("upper_sizes: give what each party said, and no more parameters than fit a machine")
         if request.outputs > MOST_OUTPUTS:
             raise MessageInvalid(f"outputs: {request.outputs} are more than the {MOST_OUTPUTS} that a party takes")
@@ -149,10 +148,10 @@ class PartyServicer(pb_grpc.PartyServiceServicer):
             names,
             list(request.peer_addresses),
             self._config.identity,
-            session.place.spec.round_seconds,
+            session.opened.spec.round_seconds,
+            session.protocol,
         )
-        settled = [(phase, k, bitmap(whom)) for phase, k, whom in decode_settled(request.settled)]
-        await session.begin(keys, authority, sizes, request.outputs, request.checkpoint, peers, settled)
+        await session.begin(keys, authority, sizes, request.outputs, request.checkpoint, peers, request.settled)
         return pb.BeginSessionResponse()
 
     async def Exchange(
@@ -168,18 +167,19 @@ class PartyServicer(pb_grpc.PartyServiceServicer):
         session.attach()
         context.add_done_callback(lambda _: session.detach())
         async for request in request_iterator:
-            body = str(request.WhichOneof("body"))
-            if body in ("None", "attach", "chunk"):
+            protocol = session.protocol
+            instruction = unpacked(protocol, request, protocol.instruction)
+            if request.WhichOneof("body") in (None, "attach", "chunk"):
                 raise MessageInvalid("an instruction of the session's algorithm was expected")
             blobs = await receive(request, following)
             if self._sessions.get(session.session_id) is not session:
                 raise SessionUnknown("the session was closed")
             started = time.perf_counter()
-            answer, parts = await session.handle(body, getattr(request, body), blobs)
-            metrics.note_round(body, time.perf_counter() - started)
-            for message in framed(pb.ExchangeResponse, parts, **{body: answer}):
+            answer, parts = await session.handle(instruction, blobs)
+            metrics.note_round(protocol.name, time.perf_counter() - started)
+            for message in framed(pb.ExchangeResponse, parts, **{protocol.body: packed(protocol, answer)}):
                 yield message
-            await session.look_ahead()
+            await session.prefetch()
 
     async def CloseSession(
         self, request: pb.CloseSessionRequest, context: grpc.aio.ServicerContext
@@ -196,7 +196,7 @@ class PartyServicer(pb_grpc.PartyServiceServicer):
 
     def _summary(self, name: str) -> pb.TableSummary:
         try:
-            table = self._shelf.load(name)
+            table = self._tables.load(name)
         except TableError as error:
             logger.warning("table %s cannot be used: %s", name, error.without_values)
             return pb.TableSummary(name=name, problem="cannot be loaded; the party's log says why")
@@ -210,52 +210,61 @@ class PartyServicer(pb_grpc.PartyServiceServicer):
         index = spec.index_of(self._config.name)
         check_policy(self._config.policy, spec, index, coordinator)
         self._refuse_others(request.run_id, coordinator)
+        algorithm = party_side(spec.train.algorithm)  # imported only now that the policy accepts it
         name, trained = spec.table_of(index), None
         if request.purpose == pb.PURPOSE_PREDICT:
-            trained, name = self._store.load_model(request.run_id), request.table or name
-            opened = self._config.policy.tables
-            if opened is not None and name not in opened:
-                raise PolicyRefused(f"{self._config.name}'s policy refuses: table {name} is not open to runs")
+            name = request.table or name
+            trained = self._trained(request.run_id, algorithm, name)
         elif request.purpose != pb.PURPOSE_TRAIN:
             raise MessageInvalid("the purpose of a session is to train or to predict")
-        kept, shelf = self._store.load_preprocessing(request.run_id), self._shelf
+        tables = self._tables
         if name == spec.table_of(index):
-            shelf = aligned_shelf(shelf, AlignmentShelf(self._config.state), spec, name, coordinator)
-        table = table_of_run(
-            shelf,
+            tables = aligned_tables(tables, AlignmentShelf(self._config.state), spec, name, coordinator)
+        table = self._table(request.run_id, tables, spec, index, None if trained is None else name)
+        opened = Opened(
             spec,
             index,
-            dense=ALGORITHMS[spec.train.algorithm].dense,
-            saved=None if kept is None else Fitted.from_json(kept),
-            table=None if trained is None else name,
-        )
-        place = Place(
-            spec,
-            index,
+            request.run_id,
+            request.session_id,
             chosen_rows(table, list(request.ids)),
-            functools.partial(shelf.labels, name),
-            self._config.policy.model_imports,
-            trained,
-            shelf=shelf,
-            run_id=request.run_id,
-            desk=self._desk,
-            label_holder=CoordinatorLabels(self._config, request.session_id) if self._config.coordinator else None,
+            tables,
+            predicts=trained is not None,
+            model_imports=self._config.policy.model_imports,
+            privacy=self._local_privacy,
+            coordinator=QuestionLine(self._config, self._config.coordinator) if self._config.coordinator else None,
         )
-        return Session(request.session_id, request.run_id, coordinator, place, self._store, self._worker)
+        return Session(opened, coordinator, algorithm, self._store, self._worker, trained)
+
+    def _trained(self, run_id: str, algorithm: PartyAlgorithm, table: str) -> SavedModel:
+        """The model that a run has saved here, if it may be used on a table."""
+        if algorithm.predictor is None:
+            raise PredictionRefused(
+                "every party has the whole model of this run: predict with its own model.safetensors"
+            )
+        trained, open_tables = self._store.load_model(run_id), self._config.policy.tables
+        if open_tables is not None and table not in open_tables:
+            raise PolicyRefused(f"{self._config.name}'s policy refuses: table {table} is not open to runs")
+        return trained
+
+    def _table(self, run_id: str, tables: TableStore, spec: RunSpec, index: int, other: str | None) -> Table:
+        """The run's table, or another one for a prediction, treated as the run's training rows taught."""
+        kept, algorithm = self._store.load_preprocessing(run_id), party_side(spec.train.algorithm)
+        saved = None if kept is None else Fitted.from_json(kept)
+        return table_of_run(tables, spec, index, dense=not algorithm.keeps_sparse, saved=saved, table=other)
 
     def _refuse_others(self, run_id: str, coordinator: str) -> None:
         if self._store.owner(run_id) not in (None, coordinator):
             raise PolicyRefused(f"run {run_id} belongs to another coordinator: choose another run id")
 
     @functools.cached_property
-    def _opened_desk(self) -> PrivacyDesk:
+    def _opened_privacy(self) -> LocalPrivacy:
         key = read_or_create_key(self._config.state / "ldp-noise.key")
         ledger = open_ledger(self._config.database_url)
-        return PrivacyDesk(ledger, KeyedNoise(key), self._config.policy.epsilon_budget)
+        return LocalPrivacy(ledger, KeyedNoise(key), self._config.policy.epsilon_budget)
 
-    def _desk(self) -> PrivacyDesk:
+    def _local_privacy(self) -> LocalPrivacy:
         """The ledger is opened by the first run that charges it."""
-        return self._opened_desk
+        return self._opened_privacy
 
     def peer_plane(self, session_id: str, peer: str) -> PeerPlane:
         """The peer plane of a session that `peer` takes part in."""

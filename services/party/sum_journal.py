@@ -6,50 +6,47 @@ takes part in that phase again only over the same parties.
 """
 
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import get_args
 
-from parley.privacy.fedbio_rounds import Phase
+from parley.protocols.protocol import SettledSum
 from parley.services.party.checkpoints import StorageFailed
-
-_PHASES: tuple[Phase, ...] = get_args(Phase)
-"""In the order in which a round has them."""
 
 
 class SumJournal:
     """One line for each sum: round, phase, participants as a bitmap. A line that was cut short was never disclosed."""
 
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self._settled: dict[tuple[Phase, int], int] = {}
-        self._told: dict[tuple[Phase, int], int] = {}
+    def __init__(self, path: Path, phases: Sequence[str]) -> None:
+        """`phases` are those of the algorithm, in the order in which a round has them."""
+        self._path, self._phases = path, phases
+        self._settled: dict[tuple[str, int], int] = {}
+        self._told: dict[tuple[str, int], int] = {}
         self._length = 0
         if path.exists():
             content = path.read_bytes()
             self._length = content.rfind(b"\n") + 1
             lines = content[: self._length].decode().splitlines()
             for k, phase, participants in (line.split() for line in lines):
-                self._settled[_phase(phase), int(k)] = int(participants, 16)
+                self._settled[phase, int(k)] = int(participants, 16)
 
-    def get(self, phase: Phase, k: int) -> int | None:
+    def get(self, phase: str, k: int) -> int | None:
         """Whom the sum of a phase was over, as a bitmap; None if nobody is known to have disclosed for it."""
         return self._settled.get((phase, k), self._told.get((phase, k)))
 
-    def hear(self, sums: Iterable[tuple[Phase, int, int]], index: int) -> None:
+    def learn(self, sums: Iterable[SettledSum], index: int) -> None:
         """Take the others' word for the one sum that party `index` may have been lost in before it could disclose.
 
         For more than the last one, a coordinator could choose whom it sums over.
         """
         missed = [(k, phase, whom) for phase, k, whom in sums if whom >> index & 1 and (phase, k) not in self._settled]
-        for k, phase, whom in sorted(missed, key=lambda one: (one[0], _PHASES.index(one[1])))[-1:]:
+        for k, phase, whom in sorted(missed, key=lambda one: (one[0], self._phases.index(one[1])))[-1:]:
             self._told[phase, k] = whom
 
-    def since(self, k: int) -> Iterator[tuple[Phase, int, int]]:
+    def since(self, k: int) -> Iterator[SettledSum]:
         """Phase, round and participants of every sum from round k on."""
         return ((phase, round_, whom) for (phase, round_), whom in self._settled.items() if round_ >= k)
 
-    def note(self, phase: Phase, k: int, participants: int) -> None:
+    def note(self, phase: str, k: int, participants: int) -> None:
         """Write and sync that the sum of a phase may be opened over these parties; once is enough."""
         if self._settled.get((phase, k)) == participants:
             return
@@ -66,7 +63,3 @@ class SumJournal:
             raise StorageFailed(f"{self._path.name}: {problem.strerror}; nothing was disclosed") from problem
         self._length += len(line)
         self._settled[phase, k] = participants
-
-
-def _phase(name: str) -> Phase:
-    return _PHASES[_PHASES.index(name)]

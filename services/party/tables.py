@@ -7,17 +7,10 @@ from typing import Literal
 import numpy as np
 
 from parley.services.party.config import TableConfig
+from parley.tables.errors import RowsDiffer, TableUnknown
 from parley.tables.identities import RowChoice
 from parley.tables.loading import Labels, Table, load_ids, load_labels, load_table
 from parley.tables.preprocessing import Declared, Fitted, apply
-
-
-class TableUnknown(LookupError):
-    """The party has no such table."""
-
-
-class RowsDiffer(ValueError):
-    """Rows that were asked for are not in the table."""
 
 
 class TooManySessions(RuntimeError):
@@ -28,7 +21,7 @@ class VersionMismatch(RuntimeError):
     """Coordinator and party run different versions."""
 
 
-class TableShelf:
+class TableStore:
     """Tables by name, read from their files or databases when first asked for."""
 
     def __init__(self, tables: dict[str, TableConfig]) -> None:
@@ -36,11 +29,11 @@ class TableShelf:
         self._loaded: dict[tuple[object, ...], tuple[int, Table]] = {}
         self._only: dict[str, RowChoice] = {}
 
-    def only(self, name: str, choice: RowChoice) -> "TableShelf":
+    def only(self, name: str, choice: RowChoice) -> "TableStore":
         """The same tables, but of one of them only the rows that an alignment chose."""
-        shelf = TableShelf(self._tables)
-        shelf._only = self._only | {name: choice}
-        return shelf
+        store = TableStore(self._tables)
+        store._only = self._only | {name: choice}
+        return store
 
     def ids(self, name: str) -> Sequence[str | None]:
         """The ids of a table as it spells them."""

@@ -6,7 +6,7 @@ from parley.contracts.alignment.v1 import alignment_service_pb2 as pb
 from parley.privacy.psi import HiddenTable, Points, SealedShares, ShuffleShare, Tags
 from parley.privacy.psi_curve import POINT_BYTES
 from parley.privacy.release import Release
-from parley.services.wire.tensors import MessageInvalid
+from parley.protocols.tensor.codec import MessageInvalid
 from parley.tables.identities import Duplicates
 
 BATCH_IDS = 1 << 14

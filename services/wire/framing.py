@@ -7,7 +7,7 @@ from typing import TypeVar
 import numpy as np
 from google.protobuf.message import Message
 
-from parley.services.wire.tensors import INLINE_BYTES, LARGEST_TENSOR_BYTES, Blobs, MessageInvalid
+from parley.protocols.tensor.codec import INLINE_BYTES, LARGEST_TENSOR_BYTES, Blobs, MessageInvalid
 
 Envelope = TypeVar("Envelope", bound=Message)
 

@@ -2,8 +2,7 @@
 
 import inspect
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
 import grpc
@@ -12,10 +11,11 @@ from google.protobuf.message import DecodeError
 from google.rpc import error_details_pb2, status_pb2
 from grpc_status import rpc_status
 
+from parley.protocols.refusals import Catalogue, Refusal
+from parley.protocols.tensor.codec import MessageInvalid
 from parley.services.wire import metrics
 from parley.services.wire.authorisation import Caller, NotAuthorised, Policy, caller_of
 from parley.services.wire.certificate_files import CertificateError, PeerRefused
-from parley.services.wire.tensors import MessageInvalid
 
 DOMAIN = "parley"
 LONGEST_BYTES = 1500
@@ -24,24 +24,12 @@ NO_MESSAGE = "the request is no message of this method's type"
 logger = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True)
-class Refusal:
-    """How an error is told to the caller."""
-
-    status: grpc.StatusCode
-    reason: str
-    public: str | None = None
-    """What the caller is told where the error's own text holds something private."""
-
-
-Catalogue = Mapping[type[Exception], Refusal]
-
 SHARED: Catalogue = {
-    NotAuthorised: Refusal(grpc.StatusCode.PERMISSION_DENIED, "NOT_AUTHORISED"),
-    MessageInvalid: Refusal(grpc.StatusCode.INVALID_ARGUMENT, "MESSAGE_INVALID"),
-    CertificateError: Refusal(grpc.StatusCode.FAILED_PRECONDITION, "CERTIFICATE_INVALID"),
-    PeerRefused: Refusal(grpc.StatusCode.UNAUTHENTICATED, "CALLER_UNKNOWN"),
-    NotImplementedError: Refusal(grpc.StatusCode.UNIMPLEMENTED, "NOT_IMPLEMENTED", "this method is not served here"),
+    NotAuthorised: Refusal("PERMISSION_DENIED", "NOT_AUTHORISED"),
+    MessageInvalid: Refusal("INVALID_ARGUMENT", "MESSAGE_INVALID"),
+    CertificateError: Refusal("FAILED_PRECONDITION", "CERTIFICATE_INVALID"),
+    PeerRefused: Refusal("UNAUTHENTICATED", "CALLER_UNKNOWN"),
+    NotImplementedError: Refusal("UNIMPLEMENTED", "NOT_IMPLEMENTED", "this method is not served here"),
 }
 """What every service refuses alike."""
 
@@ -73,7 +61,7 @@ async def abort(context: grpc.aio.ServicerContext, refusal: Refusal, message: st
     message = shortened(message)
     detail = any_pb2.Any()
     detail.Pack(error_details_pb2.ErrorInfo(reason=refusal.reason, domain=DOMAIN))
-    status = status_pb2.Status(code=refusal.status.value[0], message=message, details=[detail])
+    status = status_pb2.Status(code=grpc.StatusCode[refusal.status].value[0], message=message, details=[detail])
     rich = rpc_status.to_status(status)
     await context.abort(rich.code, rich.details, rich.trailing_metadata)
 
@@ -91,7 +79,7 @@ class _Malformed:
         raise MessageInvalid(NO_MESSAGE)
 
 
-class Border(grpc.aio.ServerInterceptor):  # type: ignore[misc]
+class BoundaryInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]
     """The one place where callers are checked and errors become refusals."""
 
     def __init__(self, policy: Policy, catalogue: Catalogue) -> None:
@@ -157,7 +145,7 @@ class Border(grpc.aio.ServerInterceptor):  # type: ignore[misc]
             named = Refusal(refusal.status, getattr(error, "reason", None) or refusal.reason)
             await abort(context, named, refusal.public or str(error))
         logger.error("%s failed", method, exc_info=error)
-        internal = Refusal(grpc.StatusCode.INTERNAL, "INTERNAL")
+        internal = Refusal("INTERNAL", "INTERNAL")
         await abort(context, internal, "an internal error; its detail is in this service's log")
 
 

@@ -9,9 +9,9 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_health.v1.health import aio as health_aio
 from grpc_reflection.v1alpha import reflection
 
+from parley.protocols.tensor.codec import INLINE_BYTES
 from parley.services.wire.certificates import Identity, load_identity, tls_name
-from parley.services.wire.refusals import Border
-from parley.services.wire.tensors import INLINE_BYTES
+from parley.services.wire.refusals import BoundaryInterceptor
 
 LARGEST_MESSAGE_BYTES = 4 * INLINE_BYTES
 Stamp = tuple[tuple[str, int], ...]
@@ -38,7 +38,7 @@ class PortTaken(OSError):
     """The address cannot be listened on."""
 
 
-def make_server(border: Border) -> grpc.aio.Server:
+def make_server(border: BoundaryInterceptor) -> grpc.aio.Server:
     """A server whose every call passes the border."""
     return grpc.aio.server(interceptors=[border], options=OPTIONS)
 

@@ -14,9 +14,9 @@ from numpy.typing import NDArray
 from parley.contracts.alignment.v1 import alignment_service_pb2
 from parley.contracts.ledger.v1 import ledger_pb2
 from parley.contracts.run.v1 import run_pb2, run_service_pb2, run_service_pb2_grpc
+from parley.protocols.tensor.codec import decode_tensor
 from parley.services.wire.certificates import load_identity
 from parley.services.wire.refusals import reason_of
-from parley.services.wire.tensors import decode_tensor
 from parley.services.wire.transport import channel_credentials, channel_options
 
 if TYPE_CHECKING:

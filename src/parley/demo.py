@@ -147,15 +147,15 @@ def _pooled(federation: LocalFederation, run: Run) -> dict[str, float]:
     from parley.pooled import train_pooled
     from parley.privacy.noise import read_or_create_key
     from parley.services.coordinator.config import LabelConfig
-    from parley.services.coordinator.labels import LabelShelf
+    from parley.services.coordinator.labels import LabelStore
     from parley.services.party.config import TableConfig
-    from parley.services.party.tables import TableShelf
+    from parley.services.party.tables import TableStore
 
     tables = {
-        name: TableShelf({table: TableConfig.model_validate(fields) for table, fields in held.items()})
+        name: TableStore({table: TableConfig.model_validate(fields) for table, fields in held.items()})
         for name, held in federation.tables.items()
     }
-    labels = LabelShelf({name: LabelConfig.model_validate(fields) for name, fields in federation.labels.items()})
+    labels = LabelStore({name: LabelConfig.model_validate(fields) for name, fields in federation.labels.items()})
     key = read_or_create_key(federation.directory / "state" / "coordinator" / "label-noise.key")
     spec = parse_spec(run.message.spec_yaml)
     exact = spec.privacy.labels.model_copy(update={"mechanism": "off"})

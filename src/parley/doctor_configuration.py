@@ -89,10 +89,10 @@ def _database(url: str | None) -> Check:
 
 
 def _table(config: "PartyConfig", name: str) -> Check:
-    from parley.services.party.tables import TableShelf
+    from parley.services.party.tables import TableStore
     from parley.tables.preprocessing import apply, fit
 
-    subject, shelf = f"table {name}", TableShelf(config.tables)
+    subject, shelf = f"table {name}", TableStore(config.tables)
     try:
         declared, table = shelf.declared(name), shelf.load(name, dense=False)
         columns = len(table.columns) + len(table.texts)

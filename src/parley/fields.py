@@ -11,6 +11,7 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
+from parley.spec.algorithms import AlgorithmSettings, installed
 from parley.spec.run import RunSpec
 
 _NAMES = {int: "whole number", float: "number", str: "text", bool: "true or false", type(None): "null"}
@@ -54,7 +55,9 @@ def _walk(model: type[BaseModel], prefix: str) -> Iterator[SpecField]:
 
 def _sections(annotation: Any) -> Iterator[tuple[type[BaseModel], str]]:
     """The models inside a type, and whether each stands in a list."""
-    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+    if annotation is AlgorithmSettings:
+        yield from ((algorithm.settings, "") for algorithm in installed().values())
+    elif isinstance(annotation, type) and issubclass(annotation, BaseModel):
         yield annotation, ""
     elif get_origin(annotation) in (tuple, list):
         for section, suffix in _sections(get_args(annotation)[0]):

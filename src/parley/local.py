@@ -18,6 +18,7 @@ import yaml
 
 from parley.client import Federation, connect
 from parley.services.wire.certificates import create_authority, issue
+from parley.spec.algorithms import installed
 
 READY_SECONDS = 180.0
 STOP_SECONDS = 10.0
@@ -159,7 +160,7 @@ class LocalFederation:
         return self._service(name) | {
             "coordinator": {"name": "coordinator", "address": self.addresses["coordinator"]},
             "tables": _absolute(tables),
-            "policy": {"coordinators": ["coordinator"], **self.policy},
+            "policy": {"coordinators": ["coordinator"], "algorithms": _usual_algorithms(), **self.policy},
             **self.party_options,
         }
 
@@ -185,3 +186,8 @@ def _free_ports(count: int) -> list[int]:
                 held.enter_context(socket.socket()).bind(("127.0.0.1", port))
                 ports.append(port)
     return ports
+
+
+def _usual_algorithms() -> list[str]:
+    """Every installed algorithm but those that send values in the clear: these a policy has to name."""
+    return [name for name, algorithm in installed().items() if not algorithm.settings.sends_clear_values]

@@ -13,19 +13,24 @@ import numpy as np
 import torch
 from threadpoolctl import threadpool_limits
 
-import parley.coordinator.bambi as coordinator
-import parley.party.bambi as party
+import parley.coordinator.bambi.rounds as coordinator
+import parley.party.bambi.steps as party
+from parley.coordinator.bambi.program import loss_of
+from parley.coordinator.labels import LabelAccess, ReleasePlan, check_rows
+from parley.coordinator.programs import Report
+from parley.numerics.arrays import Vector
 from parley.numerics.losses import Loss
 from parley.numerics.streams import stream
+from parley.party.bambi.role import accept, features_of, model_of
+from parley.party.roles import Opened
 from parley.privacy.ledger import open_ledger
 from parley.privacy.noise import new_key
-from parley.privacy.rounds import Finish, RowsForward, Vector
-from parley.services.coordinator.labels import LabelShelf, check_rows, loss_of, make_gate
-from parley.services.party.bambi_role import features_of, model_of, upper_size
+from parley.protocols.bambi.messages import RowsForward
+from parley.protocols.bambi.settings import BambiSpec
+from parley.protocols.rounds import Finish
+from parley.services.coordinator.labels import LabelStore
 from parley.services.party.preprocessing import table_of_run
-from parley.services.party.roles import Place
-from parley.services.party.tables import TableShelf
-from parley.spec.bambi import BambiSpec
+from parley.services.party.tables import TableStore
 from parley.spec.rows import divide
 from parley.spec.run import RunSpec
 from parley.tables.loading import Labels, Table, id_digest
@@ -41,7 +46,7 @@ class PooledRun:
 
     metrics: dict[str, float]
     """The newest value of each metric."""
-    reports: list[coordinator.Report]
+    reports: list[Report]
     """Every report, oldest first."""
     rounds: int
     seconds: float
@@ -51,15 +56,17 @@ class PooledRun:
 
 def train_pooled(
     spec: RunSpec,
-    tables: Mapping[str, TableShelf],
-    labels: LabelShelf,
+    tables: Mapping[str, TableStore],
+    labels: LabelStore,
     *,
     noise_key: bytes | None = None,
     run_id: str = "pooled",
 ) -> PooledRun:
     """Train `spec` on every party's table at once. `noise_key` and `run_id` repeat a run's label noise."""
     loaded = [table_of_run(tables[entry.name], spec, m, dense=True) for m, entry in enumerate(spec.parties)]
-    return train_tables(spec, loaded, labels.load(spec), noise_key=noise_key, run_id=run_id)
+    settings = _pooled_settings(spec)
+    known = LabelAccess(spec, run_id, labels.load, open_ledger("sqlite://"), b"").load(settings.loss)
+    return train_tables(spec, loaded, known, noise_key=noise_key, run_id=run_id)
 
 
 def train_tables(
@@ -67,22 +74,29 @@ def train_tables(
 ) -> PooledRun:
     """The same with tables and labels that are in memory already, in the order of the parties."""
     started = time.perf_counter()
-    if not isinstance(spec.train, BambiSpec):
-        raise PooledUnsupported(f"{spec.train.algorithm} has no labels in one place to pool: compare a bambi run")
+    settings = _pooled_settings(spec)
     for entry, table in zip(spec.parties, loaded, strict=True):
         check_rows(known, len(table), bytes.fromhex(id_digest(table.ids)), entry.name)
     rows = divide(spec.split, len(known), stream(spec.seed, "split"))
-    loss, outputs = loss_of(spec, known)
-    plan = coordinator.Plan(spec.train, rows, spec.seed)
-    gate = make_gate(spec, known, plan, open_ledger("sqlite://"), noise_key or new_key(), run_id)
+    loss, outputs = loss_of(settings, known)
+    plan = coordinator.Plan(settings, rows, spec.seed)
+    access = LabelAccess(spec, run_id, lambda _, __: known, open_ledger("sqlite://"), noise_key or new_key())
+    released = ReleasePlan(plan.released_rows, plan.releases, np.union1d(rows.lower, rows.upper))
+    gate = access.gate(known, loss, released)
     problem = coordinator.Problem(plan, gate.loss, gate, outputs, spec.dtype, spec.evaluate_every, checkpoint_every=0)
-    reports: list[coordinator.Report] = []
+    reports: list[Report] = []
     torch.set_num_threads(1)  # as in a party: matrices this small lose more to a second thread than they gain
     with threadpool_limits(1):
         rounds, states = _drive(problem, _blocks(spec, loaded, plan, outputs), reports)
     metrics = {name: value for report in reports for name, value in report.metrics.items()}
     seconds = time.perf_counter() - started
     return PooledRun(metrics, reports, rounds, seconds, functools.partial(_predict, spec, plan, states, loss, outputs))
+
+
+def _pooled_settings(spec: RunSpec) -> BambiSpec:
+    if not isinstance(spec.train, BambiSpec):
+        raise PooledUnsupported(f"{spec.train.algorithm} has no labels in one place to pool: compare a bambi run")
+    return spec.train
 
 
 def _predict(
@@ -101,8 +115,8 @@ def _predict(
 
 
 def _blocks(spec: RunSpec, tables: Sequence[Table], plan: coordinator.Plan, outputs: int) -> list[party.Block]:
-    places = [Place(spec, m, table, _no_labels, (), None) for m, table in enumerate(tables)]
-    sizes = tuple(upper_size(place) for place in places)
+    places = [Opened(spec, m, "", "", table, TableStore({})) for m, table in enumerate(tables)]
+    sizes = tuple(accept(place).upper_size for place in places)
     return [
         party.Block(
             plan.settings, model_of(place), features_of(place), plan.rows, spec.seed, place.index, sizes, outputs
@@ -111,12 +125,8 @@ def _blocks(spec: RunSpec, tables: Sequence[Table], plan: coordinator.Plan, outp
     ]
 
 
-def _no_labels() -> Labels:
-    raise LookupError("in a vertical run the coordinator holds the labels")
-
-
 def _drive(
-    problem: coordinator.Problem, blocks: list[party.Block], reports: list[coordinator.Report]
+    problem: coordinator.Problem, blocks: list[party.Block], reports: list[Report]
 ) -> tuple[int, list[party.State]]:
     states = [party.start(block) for block in blocks]
     rounds = coordinator.rounds(problem, 0, reports.append)

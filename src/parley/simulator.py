@@ -21,7 +21,8 @@ from parley.numerics.networks import (
     out_neighbours,
 )
 from parley.numerics.push_sum import Mass, estimate
-from parley.party import hgp, ldp_dsbo
+from parley.party.hgp import steps as hgp
+from parley.party.ldp_dsbo import steps as ldp_dsbo
 from parley.privacy.noise import KeyedNoise
 
 Vector = NDArray[np.floating]

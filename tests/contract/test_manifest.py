@@ -4,20 +4,54 @@ import importlib
 import pkgutil
 from collections import Counter
 
+from google.protobuf.descriptor import FieldDescriptor
+
 from parley import contracts
-from parley.privacy.manifest import MANIFEST
+from parley.privacy.manifest import NONE_NEEDED, PUBLIC
+from parley.protocols.manifest import whole_manifest
+from parley.protocols.protocol import protocol_of
+from parley.spec.algorithms import installed
+
+MANIFEST = whole_manifest()
+PUBLIC_BYTES = {
+    "aggregation.v1.SignedKey.public_key": "a key that is made to be known",
+    "aggregation.v1.SignedKey.certificate": "shown to everyone who connects",
+    "aggregation.v1.SignedKey.signature": "over public values",
+    "aggregation.v1.RoundKey.public_key": "a key that is made to be known",
+    "aggregation.v1.Disclosure.next_key": "a key that is made to be known",
+    "alignment.v1.TableSlots.salt": "random",
+    "alignment.v1.SignedKey.public_key": "a key that is made to be known",
+    "ledger.v1.LedgerEntry.hash": "over an entry that the client sees",
+}
+"""Bytes that hold nothing of anyone's records, and why."""
+PUBLIC_NUMBERS = {
+    "asysqn.v1.Progress.busy_seconds": "a duration",
+    "asysqn.v1.Progress.loop_seconds": "a duration",
+    "decentralised.v1.PushSumVector.omega": "a weight of the network",
+    "decentralised.v1.PushSumVector.total_omega": "a weight of the network",
+}
+"""Numbers of algorithms' messages that hold nothing of anyone's records, and why."""
+REAL = {FieldDescriptor.TYPE_DOUBLE, FieldDescriptor.TYPE_FLOAT}
 
 
-def _fields():
+def _messages():
     for module in pkgutil.walk_packages(contracts.__path__, "parley.contracts."):
         if module.name.endswith("_pb2"):
             for message in importlib.import_module(module.name).DESCRIPTOR.message_types_by_name.values():
                 assert not message.nested_types, "list nested messages here before using them"
-                yield from (field.full_name for field in message.fields)
+                yield message
+
+
+def _fields():
+    return [field for message in _messages() for field in message.fields]
+
+
+def _derived():
+    return {entry.field.removeprefix("parley.") for entry in MANIFEST if entry.protection != NONE_NEEDED}
 
 
 def test_every_field_that_can_leave_is_in_the_manifest_and_nothing_else_is():
-    assert sorted(_fields()) == sorted(entry.field for entry in MANIFEST)
+    assert sorted(field.full_name for field in _fields()) == sorted(entry.field for entry in MANIFEST)
 
 
 def test_no_field_is_declared_twice():
@@ -27,16 +61,43 @@ def test_no_field_is_declared_twice():
 
 def test_no_field_takes_anything():
     """No `Any`, no maps: the schema says what leaves."""
-    for module in pkgutil.walk_packages(contracts.__path__, "parley.contracts."):
-        if module.name.endswith("_pb2"):
-            for message in importlib.import_module(module.name).DESCRIPTOR.message_types_by_name.values():
-                for field in message.fields:
-                    kind = field.message_type
-                    assert kind is None or kind.full_name.startswith("parley."), field.full_name
-                    assert kind is None or not kind.GetOptions().map_entry, field.full_name
+    for field in _fields():
+        kind = field.message_type
+        assert kind is None or kind.full_name.startswith("parley."), field.full_name
+        assert kind is None or not kind.GetOptions().map_entry, field.full_name
 
 
-def test_every_array_says_what_it_is_derived_from():
+def test_every_tensor_and_every_addend_says_what_it_is_derived_from():
+    arrays = {"parley.tensor.v1.Tensor", "parley.aggregation.v1.Addend", "parley.aggregation.v1.MaskedTheta"}
+    for field in _fields():
+        if field.message_type is not None and field.message_type.full_name in arrays:
+            assert field.full_name.removeprefix("parley.") in _derived(), field.full_name
+
+
+def test_bytes_say_what_they_are_derived_from_or_why_they_are_public():
+    bare = {field.full_name.removeprefix("parley.") for field in _fields() if field.type == FieldDescriptor.TYPE_BYTES}
+    assert bare - _derived() <= PUBLIC_BYTES.keys()
+
+
+def test_numbers_of_algorithms_say_what_they_are_derived_from_or_why_they_are_public():
+    packages = {protocol_of(algorithm).instruction.DESCRIPTOR.file.package for algorithm in installed().values()}
+    numbers = {
+        field.full_name.removeprefix("parley.")
+        for field in _fields()
+        if field.type in REAL and field.file.package in packages
+    }
+    assert numbers - _derived() == PUBLIC_NUMBERS.keys()
+
+
+def test_what_holds_nothing_private_needs_no_protection_and_the_other_way_round():
     for entry in MANIFEST:
-        if entry.protection == "none needed":
-            assert not entry.field.endswith((".data", ".sum", ".elements", ".theta", ".scores")), entry.field
+        assert (entry.derived_from == PUBLIC) == (entry.protection == NONE_NEEDED), entry.field
+
+
+def test_an_algorithm_declares_the_fields_of_its_own_messages():
+    for name, algorithm in installed().items():
+        protocol = protocol_of(algorithm)
+        declared = {entry.field for entry in protocol.crossings}
+        for message in (protocol.instruction, protocol.contribution, *protocol.peer_messages):
+            for field in message.DESCRIPTOR.fields:
+                assert field.full_name in declared, f"{name}: {field.full_name}"

@@ -2,7 +2,7 @@
 
 import random
 
-from parley.services.wire.tensors import MessageInvalid
+from parley.protocols.tensor.codec import MessageInvalid
 from parley.spec.parsing import SpecInvalid, parse_spec
 from tests.faults.cases import CASES, spec_of
 from tests.faults.mutation import mutated, random_message

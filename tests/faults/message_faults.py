@@ -12,12 +12,13 @@ import numpy as np
 from parley.contracts.bambi.v1 import bambi_pb2
 from parley.contracts.party.v1 import party_service_pb2 as pb
 from parley.contracts.party.v1 import party_service_pb2_grpc as pb_grpc
-from parley.privacy.aggregation import SumDesk
-from parley.privacy.rounds import LowerForward, Vector
-from parley.services.wire.bambi_codec import decode_contribution
+from parley.numerics.arrays import Vector
+from parley.privacy.aggregation import SumOpening
+from parley.protocols.bambi.codec import decode_contribution
+from parley.protocols.bambi.messages import LowerForward
+from parley.protocols.tensor.codec import Blobs, encode_tensor
 from parley.services.wire.certificates import load_identity
 from parley.services.wire.refusals import reason_of
-from parley.services.wire.tensors import Blobs, encode_tensor
 from parley.services.wire.transport import channel_credentials, channel_options
 from parley.services.wire.version import VERSION
 from parley.spec.parsing import parse_spec
@@ -149,7 +150,7 @@ def _sum(answers: list[pb.ExchangeResponse]) -> Vector:
     """What a coordinator opens: masks cancel, so the sum is the same in every session."""
     blobs: Blobs = Blobs()
     addends = [decode_contribution(answer.bambi, blobs, LowerForward(1, 0)) for answer in answers]
-    desk = SumDesk(parse_spec(spec_of(CASE)).privacy.aggregation, len(PARTIES))
+    desk = SumOpening(parse_spec(spec_of(CASE)).privacy.aggregation, len(PARTIES))
     return desk.open([addend for addend in addends if addend is not None], range(len(PARTIES)))
 
 

@@ -31,8 +31,8 @@ OURS = (
     "parley.privacy.ledger",
     "parley.spec.parsing",
     "parley.tables.loading",
-    "parley.party.bambi",
-    "parley.coordinator.bambi",
+    "parley.party.bambi.steps",
+    "parley.coordinator.bambi.rounds",
 )
 
 

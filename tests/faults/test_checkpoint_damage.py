@@ -5,7 +5,8 @@ import random
 import pytest
 import torch
 
-from parley.services.party.checkpoints import CheckpointMissing, ModelMissing, Store
+from parley.party.roles import CheckpointMissing
+from parley.services.party.checkpoints import ModelMissing, Store
 
 
 @pytest.fixture

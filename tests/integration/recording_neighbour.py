@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-import parley.services.party.ldp_dsbo_role as ldp_dsbo_role
+import parley.party.ldp_dsbo.role as ldp_dsbo_role
 from parley.services.party.__main__ import main
 from parley.services.wire.process import run
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import numpy as np
 
-import parley.services.party.bambi_role as bambi_role
-from parley.privacy.rounds import Gradient
+import parley.party.bambi.role as bambi_role
+from parley.protocols.bambi.messages import Gradient
 from parley.services.party.__main__ import main
 from parley.services.wire.process import run
 

@@ -6,7 +6,7 @@ import torch
 import yaml
 
 from parley.numerics.streams import stream
-from parley.party.models import build_model
+from parley.party.bambi.models import build_model
 from parley.services.party.checkpoints import Store
 from parley.spec.parsing import parse_spec
 from parley.spec.rows import divide

@@ -13,16 +13,16 @@ from safetensors.torch import load
 from sklearn.datasets import load_digits
 
 from parley.client import RequestRefused
-from parley.coordinator import fedbio as coordinator
+from parley.coordinator.fedbio import rounds as coordinator
 from parley.experiments.fedbio_simulation import simulate
 from parley.local import LocalFederation
 from parley.numerics.few_shot import sample_task
 from parley.numerics.streams import stream
-from parley.party import fedbio as party
-from parley.party.bilevel_objectives import DataCleaning
-from parley.party.hyper_representation import HyperRepresentation
-from parley.services.party.fedbio_role import settings_of
-from parley.spec.fedbio import FedbioSpec
+from parley.party.fedbio import steps as party
+from parley.party.fedbio.hyper_representation import HyperRepresentation
+from parley.party.fedbio.objectives import DataCleaning
+from parley.party.fedbio.role import settings_of
+from parley.protocols.fedbio.settings import FedbioSpec
 from parley.spec.parsing import parse_spec
 
 HOSPITALS = ("north", "south", "east", "west")

@@ -6,6 +6,7 @@ import time
 import numpy as np
 import pytest
 import yaml
+from pydantic import ValidationError
 from safetensors.numpy import load
 from scipy.special import log_softmax, softmax
 from sklearn.datasets import load_digits
@@ -17,10 +18,10 @@ from parley.experiments.synthetic_clients import synthetic_clients
 from parley.local import LocalFederation
 from parley.numerics.bilevel_costs import regularised_logistic, weighted_samples
 from parley.numerics.streams import stream
-from parley.party import hgp
-from parley.privacy.decentralised_rounds import plan_of
+from parley.party.hgp import steps as hgp
+from parley.party.hgp.role import hyper_gradient_of, iteration_seed, training_of
+from parley.protocols.decentralised.messages import plan_of
 from parley.services.party.config import Policy
-from parley.services.party.hgp_role import hyper_gradient_of, iteration_seed, training_of
 from parley.spec.parsing import parse_spec
 from parley.spec.rows import divide
 
@@ -292,4 +293,5 @@ def test_a_killed_party_comes_back_and_the_run_ends_with_the_same_bits(client, f
 
 
 def test_a_party_whose_policy_does_not_name_hgp_refuses_it():
-    assert "hgp" not in Policy(coordinators=("coordinator",)).algorithms
+    with pytest.raises(ValidationError, match="algorithms"):
+        Policy(coordinators=("coordinator",))

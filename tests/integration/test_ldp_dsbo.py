@@ -14,13 +14,13 @@ from parley import simulator
 from parley.client import RequestRefused
 from parley.local import LocalFederation
 from parley.numerics.networks import gossip_weights, links
-from parley.party import ldp_meta
-from parley.party.ldp_dsbo import Agent
-from parley.party.ldp_objectives import admit
-from parley.privacy.decentralised_rounds import plan_of
+from parley.party.ldp_dsbo import meta_learning as ldp_meta
+from parley.party.ldp_dsbo.objectives import admit
+from parley.party.ldp_dsbo.role import settings_of
+from parley.party.ldp_dsbo.steps import Agent
 from parley.privacy.ledger import open_ledger
 from parley.privacy.noise import KeyedNoise
-from parley.services.party.ldp_dsbo_role import settings_of
+from parley.protocols.decentralised.messages import plan_of
 from parley.spec.parsing import parse_spec
 from tests.faults.harness import DisturbableFederation, start, wait_for_step
 

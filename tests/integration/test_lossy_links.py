@@ -14,7 +14,7 @@ from safetensors.numpy import load
 from parley.local import LocalFederation
 from parley.numerics.networks import links, out_neighbours
 from parley.numerics.push_sum import Mass, estimate, gather, initial_mass, split
-from parley.privacy.decentralised_rounds import plan_of
+from parley.protocols.decentralised.messages import plan_of
 from parley.spec.parsing import parse_spec
 from tests.faults.relay import Relay, seeded_fates
 

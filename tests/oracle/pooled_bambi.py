@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from parley.numerics.streams import batch, directions
-from parley.spec.bambi import BambiSpec
+from parley.protocols.bambi.settings import BambiSpec
 from parley.spec.rows import RowSets
 
 

@@ -12,17 +12,19 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from parley.contracts.fedbio.v1 import fedbio_pb2
-from parley.privacy.aggregation import SumDesk
+from parley.coordinator.fedbio.program import FedbioProgram
+from parley.party.fedbio.role import ALGORITHM
+from parley.party.roles import Opened
+from parley.privacy.aggregation import SumOpening
 from parley.privacy.session_keys import sign_key
-from parley.services.coordinator.fedbio_program import FedbioProgram
+from parley.protocols.fedbio.codec import PROTOCOL
 from parley.services.coordinator.fleet import PartyLost
 from parley.services.coordinator.recovery import RecoverableRounds
 from parley.services.party.checkpoints import Store
 from parley.services.party.config import TableConfig
 from parley.services.party.peers import PeerPlane
-from parley.services.party.roles import Place
 from parley.services.party.sessions import Session
-from parley.services.party.tables import TableShelf
+from parley.services.party.tables import TableStore
 from parley.services.wire.certificates import create_authority, issue, load_identity
 from parley.spec.parsing import parse_spec
 
@@ -55,7 +57,7 @@ def shelf_of(directory, party):
         path = directory / f"{party}-{table}.csv"
         path.write_text("\n".join(["id,height,weight,label", *lines]))
         configs[table] = TableConfig(path=path, label="label")
-    return TableShelf(configs)
+    return TableStore(configs)
 
 
 @dataclass
@@ -104,7 +106,7 @@ class Hall:
             return PartyLost(NAMES[party], "lost before the instruction")
         if self.rewrite is not None:
             self.rewrite(party, sent)
-        answer, parts = await self.sessions[party].handle("fedbio", sent, deque(bytes(b) for b in blobs))
+        answer, parts = await self.sessions[party].handle(sent, deque(bytes(b) for b in blobs))
         if due:
             return PartyLost(NAMES[party], "lost before the answer")
         return read(party, fedbio_pb2.Contribution.FromString(answer.SerializeToString()), deque(parts))
@@ -123,10 +125,8 @@ async def federation(directory, text=SPEC, **hall):
         sessions = []
         for index, name in enumerate(NAMES):
             shelf = shelf_of(directory, name)
-            place = Place(
-                spec, index, shelf.load("records"), lambda s=shelf: s.labels("records"), (), None, shelf=shelf
-            )
-            sessions.append(Session("s-1", "run-1", "hub", place, Store(directory / f"state-{name}"), worker))
+            opened = Opened(spec, index, "run-1", "s-1", shelf.load("records"), shelf)
+            sessions.append(Session(opened, "hub", ALGORITHM, Store(directory / f"state-{name}"), worker))
         keys = [
             sign_key(
                 session.key,
@@ -139,9 +139,9 @@ async def federation(directory, text=SPEC, **hall):
             for name, session, identity in zip(NAMES, sessions, identities, strict=True)
         ]
         for name, session in zip(NAMES, sessions, strict=True):
-            peers = PeerPlane("s-1", NAMES, [""] * len(NAMES), directory / name, 1.0)
+            peers = PeerPlane("s-1", NAMES, [""] * len(NAMES), directory / name, 1.0, PROTOCOL)
             await session.begin(keys, identities[0].ca, [0] * len(NAMES), 2, 0, peers)
         line = Hall(sessions, **hall)
-        program = FedbioProgram(spec)
-        desk = SumDesk(spec.privacy.aggregation, len(NAMES))
-        yield line, program, RecoverableRounds(line, program, desk, spec, "s-1")
+        program = FedbioProgram(spec, None)
+        opening = SumOpening(spec.privacy.aggregation, len(NAMES))
+        yield line, program, RecoverableRounds(line, program, PROTOCOL.recovery, opening, spec, "s-1")

@@ -7,7 +7,7 @@ from sklearn.datasets import load_breast_cancer
 from parley.numerics.gradient_estimators import Estimator, as_features
 from parley.numerics.lbfgs import Damping, DampingMode
 from parley.numerics.linear_losses import Logistic, slopes_at, slopes_from_derivative
-from parley.party.asysqn import (
+from parley.party.asysqn.steps import (
     PartyData,
     Schedule,
     Settings,

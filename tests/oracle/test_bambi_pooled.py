@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 import torch
 
-import parley.coordinator.bambi as coordinator_bambi
-import parley.party.bambi as party_bambi
+import parley.coordinator.bambi.rounds as coordinator_bambi
+import parley.party.bambi.steps as party_bambi
 from parley.numerics.losses import Softmax, Squared
-from parley.party.models import build_model
-from parley.spec.bambi import BambiSpec
+from parley.party.bambi.models import build_model
+from parley.protocols.bambi.settings import BambiSpec
 from parley.spec.rows import RowSets
 from tests.oracle.pooled_bambi import Pooled, cosine, relative_error
 
@@ -64,7 +64,7 @@ def federation(settings, parties, *, rows=60, columns=3, outputs=3, correlated=0
     return problem, parties_
 
 
-def train(problem, blocks, states=None, *, look_ahead=False):
+def train(problem, blocks, states=None, *, prefetch=False):
     """Drive the generator and the parties by hand; returns states and the number of rounds."""
     states = states or [party_bambi.start(block) for block in blocks]
     generator = coordinator_bambi.rounds(problem, 0, lambda report: None)
@@ -77,8 +77,8 @@ def train(problem, blocks, states=None, *, look_ahead=False):
                 states[m] = party_bambi.apply(block, states[m], current.outcome)
             states[m], addend = party_bambi.contribute(block, states[m], current.ask)
             addends.append(addend)
-            if look_ahead and party_bambi.foreseen(block, states[m]) is not None:
-                states[m] = party_bambi.look_ahead(block, states[m])
+            if prefetch and party_bambi.next_lower_batch(block, states[m]) is not None:
+                states[m] = party_bambi.prefetch(block, states[m])
         try:
             current = generator.send(sum(addends))
         except StopIteration:
@@ -127,15 +127,15 @@ def settings_for(mode, problem="hyper_representation", **changes):
     # Lower rounds: 2 of warm-up, 3 iterations of 5 (and one that linearises), 2 at the end; the first of each is new.
     [("zeroth_order", 1 + 3 * 4 + 1), ("implicit", 1 + 3 * 5 + 1)],
 )
-def test_looking_ahead_changes_no_bit_and_embeds_every_batch_once(mode, embedded, monkeypatch):
+def test_prefetching_changes_no_bit_and_embeds_every_batch_once(mode, embedded, monkeypatch):
     lower = {"solver": "sgd", "steps": 5, "batch": 8, "warmup_steps": 2, "final_steps": 2}
     settings = settings_for(mode, lower=lower, upper={"steps": 3, "batch": 8})
     (problem, blocks), calls = federation(settings, 2), []
     plain, _ = train(problem, blocks)
-    embed, ahead = party_bambi._lower_embedding, party_bambi.look_ahead
+    embed, ahead = party_bambi._lower_embedding, party_bambi.prefetch
     monkeypatch.setattr(party_bambi, "_lower_embedding", lambda *given: calls.append(given[2:]) or embed(*given))
-    monkeypatch.setattr(party_bambi, "look_ahead", lambda *given: calls.append("ahead") or ahead(*given))
-    early, _ = train(problem, blocks, look_ahead=True)
+    monkeypatch.setattr(party_bambi, "prefetch", lambda *given: calls.append("ahead") or ahead(*given))
+    early, _ = train(problem, blocks, prefetch=True)
     for one, other in zip(plain, early, strict=True):
         assert torch.equal(one.x, other.x)
         assert np.array_equal(one.y, other.y)

@@ -9,11 +9,11 @@ from sklearn.datasets import load_digits
 from sklearn.decomposition import PCA
 from torch.autograd.functional import hessian
 
-from parley.coordinator import fedbio as coordinator
+from parley.coordinator.fedbio import rounds as coordinator
 from parley.experiments.fedbio_simulation import simulate
 from parley.numerics.storm import Schedule
-from parley.party import fedbio as party
-from parley.party.bilevel_objectives import DataCleaning, Quadratic
+from parley.party.fedbio import steps as party
+from parley.party.fedbio.objectives import DataCleaning, Quadratic
 
 M, ROWS, CLASSES = 3, 20, 3
 NAMES = tuple(f"party-{m}" for m in range(M))

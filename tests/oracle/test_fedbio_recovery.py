@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
-from parley.party import fedbio
+from parley.party.fedbio import steps as fedbio
+from parley.party.fedbio.role import Asked, FedbioRole, settings_of
+from parley.party.roles import Begun, Opened
 from parley.services.coordinator.fleet import PartyLost
-from parley.services.party.fedbio_role import Asked, FedbioRole, settings_of
-from parley.services.party.roles import Place
 from parley.spec.parsing import parse_spec
 from tests.oracle.recoverable_federation import NAMES, SPEC, Loss, federation, shelf_of
 
@@ -33,8 +33,8 @@ def pooled(directory, used, text=SPEC):
     roles, states = {}, {}
     for index, name in enumerate(NAMES):
         shelf = shelf_of(directory, name)
-        place = Place(spec, index, shelf.load("records"), lambda s=shelf: s.labels("records"), (), None, shelf=shelf)
-        role = FedbioRole(place)
+        opened = Opened(spec, index, "run-1", "s-1", shelf.load("records"), shelf)
+        role = FedbioRole(Begun(opened, [0] * len(NAMES), 2, None, None))
         roles[index] = fedbio.Party(settings_of(spec.train), role._task.objective)
         states[index] = role.begin(None).inner
     mean, variables = None, None

@@ -11,7 +11,7 @@ from parley.experiments.synthetic_clients import synthetic_clients
 from parley.numerics.bilevel_costs import outer_value, regularised_logistic
 from parley.numerics.networks import NetworkKind, NetworkPlan
 from parley.numerics.streams import stream
-from parley.party.hgp import Form, Hgp, Training, outer_step
+from parley.party.hgp.steps import Form, Hgp, Training, outer_step
 from parley.simulator import Mixing, hyper_gradients, train
 
 CLIENTS = synthetic_clients(0)

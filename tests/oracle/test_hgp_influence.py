@@ -3,7 +3,7 @@
 import pytest
 
 from parley.experiments.hgp_influence import estimate_influence
-from parley.party.hgp import Form
+from parley.party.hgp.steps import Form
 
 
 @pytest.mark.parametrize("seed", [0, 1])

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from parley.numerics.streams import batch, stream
-from parley.party.ldp_dsbo import Agent, LdpDsbo, NoisedState, begin, privacy_plan, update
-from parley.party.ldp_objectives import Bounds, admit
+from parley.party.ldp_dsbo.objectives import Bounds, admit
+from parley.party.ldp_dsbo.steps import Agent, LdpDsbo, NoisedState, begin, privacy_plan, update
 from parley.privacy.ldp_accounting import Decay, Oracle, Schedules, laplace_scales, losses
 
 SIZE = 6

@@ -6,9 +6,9 @@ import torch
 
 from parley.numerics.networks import NetworkKind, NetworkPlan, gossip_weights, links
 from parley.numerics.streams import stream
-from parley.party.ldp_dsbo import Agent, LdpDsbo, NoisedState, first_state, margins, privacy_plan, update
-from parley.party.ldp_meta import MetaBounds, admit, directions, initial_embedding, recursion
-from parley.party.ldp_objectives import InvalidBounds
+from parley.party.ldp_dsbo.meta_learning import MetaBounds, admit, directions, initial_embedding, recursion
+from parley.party.ldp_dsbo.objectives import InvalidBounds
+from parley.party.ldp_dsbo.steps import Agent, LdpDsbo, NoisedState, first_state, margins, privacy_plan, update
 from parley.privacy.ldp_accounting import Decay, Schedules, laplace_scales, losses
 from parley.privacy.noise import KeyedNoise
 from parley.simulator import Federation, run_ldp_dsbo

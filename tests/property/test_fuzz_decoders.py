@@ -13,6 +13,7 @@ from google.protobuf.message import DecodeError
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from parley import protocols
 from parley.contracts.aggregation.v1 import aggregation_pb2
 from parley.contracts.asysqn.v1 import asysqn_pb2
 from parley.contracts.bambi.v1 import bambi_pb2
@@ -22,21 +23,23 @@ from parley.contracts.fedbio.v1 import fedbio_pb2
 from parley.contracts.party.v1 import party_service_pb2
 from parley.contracts.run.v1 import run_service_pb2
 from parley.contracts.tensor.v1 import tensor_pb2
-from parley.privacy import asysqn_rounds, decentralised_rounds, rounds
-from parley.privacy.fedbio_rounds import AveragingRound
 from parley.privacy.recovery import AskDisclosure, AskKey, AskShares
+from parley.protocols.aggregation import codec as sum_codec
+from parley.protocols.asysqn import codec as asysqn_codec
+from parley.protocols.asysqn import messages as asysqn_rounds
+from parley.protocols.bambi import codec as bambi_codec
+from parley.protocols.bambi import messages as rounds
+from parley.protocols.decentralised import codec as decentralised_codec
+from parley.protocols.decentralised import messages as decentralised_rounds
+from parley.protocols.fedbio import codec as fedbio_codec
+from parley.protocols.fedbio.messages import AveragingRound
+from parley.protocols.hgp import codec as hgp_codec
+from parley.protocols.ldp_dsbo import codec as ldp_dsbo_codec
+from parley.protocols.recovery import codec as recovery_codec
+from parley.protocols.tensor.codec import LARGEST_TENSOR_BYTES, MessageInvalid, decode_tensor
 from parley.services import wire
-from parley.services.wire import (
-    alignment_codec,
-    asysqn_codec,
-    bambi_codec,
-    decentralised_codec,
-    fedbio_codec,
-    recovery_codec,
-    sum_codec,
-)
+from parley.services.wire import alignment_codec
 from parley.services.wire.framing import receive
-from parley.services.wire.tensors import LARGEST_TENSOR_BYTES, MessageInvalid, decode_tensor
 from tests.faults.mutation import FUZZ_EXAMPLES, damaged, mutated, random_message
 
 EXAMPLES = settings(max_examples=FUZZ_EXAMPLES, deadline=None)
@@ -77,14 +80,14 @@ DECODERS = {
     "settled sum": (fedbio_pb2.SettledSum, lambda m, _b, _: list(fedbio_codec.decode_settled([m]))),
     "decentralised instruction": (
         decentralised_pb2.Instruction,
-        lambda m, _b, _: decentralised_codec.decode_instruction(m),
+        lambda m, b, _: decentralised_codec.decode_instruction(m, b),
     ),
     "decentralised contribution": (
         decentralised_pb2.Contribution,
         lambda m, b, _: decentralised_codec.decode_contribution(m, b, decentralised_rounds.Stretch("evaluate", 0)),
     ),
-    "push-sum vector": (decentralised_pb2.PushSumVector, lambda m, b, _: decentralised_codec.decode_push_sum(m, b)),
-    "noised state": (decentralised_pb2.NoisedState, lambda m, b, _: decentralised_codec.decode_noised_state(m, b)),
+    "push-sum vector": (decentralised_pb2.PushSumVector, lambda m, b, _: hgp_codec.decode_push_sum(m, b)),
+    "noised state": (decentralised_pb2.NoisedState, lambda m, b, _: ldp_dsbo_codec.decode_noised_state(m, b)),
     "asysqn instruction": (asysqn_pb2.Instruction, lambda m, b, _: asysqn_codec.decode_instruction(m, b)),
     "asysqn contribution": (
         asysqn_pb2.Contribution,
@@ -101,12 +104,13 @@ DECODERS = {
 
 
 def test_every_decoder_of_the_wire_is_fuzzed():
-    inner = {"decode_rows"}  # reached through those of whole messages
     here = Path(__file__).read_text()
-    for module in pkgutil.iter_modules(wire.__path__, "parley.services.wire."):
-        for name in vars(importlib.import_module(module.name)):
-            if name.startswith("decode_") and name not in inner:
-                assert f"{name}(m" in here or f"{name}([m" in here or f"{name}(\n" in here, f"{module.name}.{name}"
+    modules = [module.name for module in pkgutil.iter_modules(wire.__path__, "parley.services.wire.")]
+    modules += [module.name for module in pkgutil.walk_packages(protocols.__path__, "parley.protocols.")]
+    for module in modules:
+        for name in vars(importlib.import_module(module)):
+            if name.startswith("decode_"):
+                assert f"{name}(m" in here or f"{name}([m" in here or f"{name}(\n" in here, f"{module}.{name}"
 
 
 def announced_bytes(message, chance):

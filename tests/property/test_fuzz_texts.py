@@ -9,8 +9,9 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from parley.party.roles import CheckpointMissing
 from parley.services.coordinator.config import CoordinatorConfig
-from parley.services.party.checkpoints import CheckpointMissing, ModelMissing, Store
+from parley.services.party.checkpoints import ModelMissing, Store
 from parley.services.party.config import PartyConfig
 from parley.services.wire.configuration import ConfigInvalid, load_config
 from parley.spec.parsing import SpecInvalid, parse_spec

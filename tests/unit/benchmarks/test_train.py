@@ -1,6 +1,6 @@
 import pytest
 
-import parley.party.bambi as party
+import parley.party.bambi.steps as party
 from parley.benchmarks.train import NAMES, Figures, Phases, Reached, _timed, modes, phase_rows, spec_of, speed_rows
 from parley.pooled import train_tables
 from parley.spec.parsing import parse_spec

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from parley.coordinator.asysqn import (
+from parley.coordinator.asysqn.watch import (
     ComputeTime,
     ObjectiveNotFinite,
     RoundsWentBack,

@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
-import parley.coordinator.bambi as bambi
+import parley.coordinator.bambi.rounds as bambi
 from parley.numerics.losses import Softmax
-from parley.privacy.rounds import CurvatureForward, LowerForward, UpperForward
-from parley.spec.bambi import BambiSpec
+from parley.protocols.bambi.messages import CurvatureForward, LowerForward, UpperForward
+from parley.protocols.bambi.settings import BambiSpec
 from parley.spec.rows import RowSets
 
 BATCH, CLASSES = 8, 3

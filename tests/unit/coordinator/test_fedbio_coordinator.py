@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from parley.coordinator.fedbio import (
+from parley.coordinator.fedbio.rounds import (
     Averages,
     Diverged,
     InvalidSettings,
@@ -12,7 +12,8 @@ from parley.coordinator.fedbio import (
     iteration,
     participants,
 )
-from parley.privacy.fedbio_rounds import MEASURE_UNIT, SurvivorsSum
+from parley.privacy.aggregation import SurvivorsSum
+from parley.protocols.fedbio.messages import MEASURE_UNIT
 
 NAMES = ("north", "east", "south", "west")
 

@@ -29,7 +29,7 @@ def config(tmp_path):
         "identity": "certificates",
         "state": "state",
         "tables": {},
-        "policy": {"coordinators": ["coordinator"], "epsilon_budget": 4.0},
+        "policy": {"coordinators": ["coordinator"], "algorithms": ["bambi"], "epsilon_budget": 4.0},
     }
     path.write_text(yaml.safe_dump(content))
     ledger = open_ledger(f"sqlite:///{state / 'party.db'}")

@@ -6,7 +6,7 @@ from scipy.sparse import csr_array
 
 from parley.numerics.gradient_estimators import Estimator, as_features
 from parley.numerics.linear_losses import Logistic, Slopes, loss_named, slopes_at
-from parley.party.asysqn import (
+from parley.party.asysqn.steps import (
     BatchMismatch,
     Direction,
     Diverged,

@@ -6,7 +6,8 @@ import pytest
 
 from parley.numerics.few_shot import sample_task
 from parley.numerics.storm import Schedule
-from parley.party.bilevel_objectives import (
+from parley.party.fedbio.hyper_representation import HyperRepresentation, load_omniglot
+from parley.party.fedbio.objectives import (
     AutogradObjective,
     DataCleaning,
     InvalidData,
@@ -14,7 +15,7 @@ from parley.party.bilevel_objectives import (
     initial_network,
     suspects,
 )
-from parley.party.fedbio import (
+from parley.party.fedbio.steps import (
     Diverged,
     InvalidSettings,
     MeanMismatch,
@@ -23,8 +24,7 @@ from parley.party.fedbio import (
     RoundMismatch,
     Settings,
 )
-from parley.party.hyper_representation import HyperRepresentation, load_omniglot
-from parley.privacy.fedbio_rounds import MEASURE_UNIT
+from parley.protocols.fedbio.messages import MEASURE_UNIT
 
 RANDOM = Randomness(seed=5, party="north")
 

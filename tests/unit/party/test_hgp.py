@@ -16,7 +16,7 @@ from parley.numerics.bilevel_costs import (
 from parley.numerics.networks import NetworkKind, NetworkPlan, NotStronglyConnected
 from parley.numerics.push_sum import Mass
 from parley.numerics.streams import stream
-from parley.party.hgp import (
+from parley.party.hgp.steps import (
     Diverged,
     Hgp,
     InvalidHgp,

@@ -5,7 +5,16 @@ import pytest
 
 from parley.numerics.networks import NetworkKind, NetworkPlan, gossip_weights, links
 from parley.numerics.streams import stream
-from parley.party.ldp_dsbo import (
+from parley.party.ldp_dsbo.objectives import (
+    Bounds,
+    InvalidBounds,
+    Records,
+    admit,
+    directions,
+    normalise_rows,
+    recursion,
+)
+from parley.party.ldp_dsbo.steps import (
     Agent,
     AgentState,
     LdpDsbo,
@@ -20,7 +29,6 @@ from parley.party.ldp_dsbo import (
     noise_draft,
     update,
 )
-from parley.party.ldp_objectives import Bounds, InvalidBounds, Records, admit, directions, normalise_rows, recursion
 from parley.privacy.ldp_accounting import Decay, Oracle, Schedules, laplace_scales
 from parley.privacy.noise import KeyedNoise
 from parley.simulator import (

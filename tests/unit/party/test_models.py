@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 from parley.numerics.streams import stream
-from parley.party.models import (
+from parley.party.bambi.models import (
     InvalidModelSize,
     ModelImportRefused,
     ModelShapeMismatch,

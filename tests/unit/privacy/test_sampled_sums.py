@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from parley.privacy.aggregation import Pairwise, SumDesk, SumRefused, ring_of
+from parley.privacy.aggregation import Pairwise, SumOpening, SumRefused, ring_of
 from parley.privacy.pairwise import NotAParticipant
-from parley.privacy.release import Addend, Plain, SumGate, bitmap
+from parley.privacy.release import Addend, ClearProtection, SumGate, bitmap
 from parley.privacy.trees import TooFewParties
 from parley.spec.protection import AggregationSpec
 
@@ -28,7 +28,7 @@ def values(party):
 def test_masks_over_the_participants_cancel_in_their_sum():
     protect, chosen = maskers(), (0, 2, 3)
     addends = [protect[i].protect(7, values(i), frozenset(chosen)) for i in chosen]
-    total = SumDesk(SETTINGS, PARTIES).open(addends, chosen)
+    total = SumOpening(SETTINGS, PARTIES).open(addends, chosen)
     np.testing.assert_allclose(total, sum(values(i) for i in chosen), atol=1e-9)
 
 
@@ -41,13 +41,13 @@ def test_participants_who_name_different_sets_open_nothing():
     protect = maskers()
     addends = [protect[0].protect(1, values(0), frozenset({0, 2})), protect[2].protect(1, values(2), frozenset({2, 3}))]
     with pytest.raises(SumRefused, match="other parties"):
-        SumDesk(SETTINGS, PARTIES).open(addends, (0, 2))
+        SumOpening(SETTINGS, PARTIES).open(addends, (0, 2))
 
 
 def test_a_missing_participant_opens_nothing():
     addend = maskers()[0].protect(1, values(0), frozenset({0, 2}))
     with pytest.raises(SumRefused):
-        SumDesk(SETTINGS, PARTIES).open([addend], (0, 2))
+        SumOpening(SETTINGS, PARTIES).open([addend], (0, 2))
 
 
 def test_a_party_masks_no_sum_below_its_minimum_and_none_that_it_is_not_in():
@@ -59,19 +59,19 @@ def test_a_party_masks_no_sum_below_its_minimum_and_none_that_it_is_not_in():
 
 
 def test_the_coordinator_opens_no_sum_below_the_minimum():
-    clear = Plain(PARTIES).protect(1, values(0), frozenset({0}))
+    clear = ClearProtection(PARTIES).protect(1, values(0), frozenset({0}))
     with pytest.raises(SumRefused, match="below the run's minimum of 2"):
-        SumDesk(AggregationSpec(kind="plain"), PARTIES).open([clear], (0,))
+        SumOpening(AggregationSpec(kind="plain"), PARTIES).open([clear], (0,))
 
 
 def test_two_trees_refuse_a_sample():
     addends = [Addend(bitmap((0, 1, 2))) for _ in range(3)]
     with pytest.raises(SumRefused, match="pairwise"):
-        SumDesk(AggregationSpec(kind="two_tree"), PARTIES).open(addends, (0, 1, 2))
+        SumOpening(AggregationSpec(kind="two_tree"), PARTIES).open(addends, (0, 1, 2))
 
 
 def test_without_names_everyone_takes_part():
     gates = [SumGate(protection) for protection in maskers()]
     addends = [gate.release(3, values(i)).content for i, gate in enumerate(gates)]
-    total = SumDesk(SETTINGS, PARTIES).open(addends)
+    total = SumOpening(SETTINGS, PARTIES).open(addends)
     np.testing.assert_allclose(total, sum(map(values, range(PARTIES))), atol=1e-9)

@@ -5,8 +5,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from parley.party.ldp_dsbo import LdpDsbo, privacy_plan
-from parley.party.ldp_objectives import Bounds
+from parley.party.ldp_dsbo.objectives import Bounds
+from parley.party.ldp_dsbo.steps import LdpDsbo, privacy_plan
 from parley.privacy.ldp_accounting import Decay, Schedules, laplace_scales, losses
 from parley.privacy.ldp_states import StateDraft
 from parley.privacy.ledger import BudgetExhausted, LedgerConflict, open_ledger

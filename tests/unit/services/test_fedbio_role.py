@@ -4,14 +4,15 @@ import numpy as np
 import pytest
 
 from parley.numerics.participation import participants
-from parley.privacy.fedbio_rounds import AveragingRound
+from parley.party.fedbio.role import ALGORITHM, FedbioRole, ParticipantsRefused, accept
+from parley.party.fedbio.tasks import SUSPECTS
+from parley.party.roles import Begun, Opened
+from parley.protocols.fedbio.messages import AveragingRound
 from parley.services.party.config import Policy, TableConfig
-from parley.services.party.fedbio_role import FedbioRole, ParticipantsRefused, PredictionRefused, upper_size
-from parley.services.party.fedbio_tasks import SUSPECTS
-from parley.services.party.roles import Place
 from parley.services.party.sessions import PolicyRefused, check_policy
-from parley.services.party.tables import RowsDiffer, TableShelf
+from parley.services.party.tables import TableStore
 from parley.spec.parsing import parse_spec
+from parley.tables.errors import RowsDiffer
 
 SPEC = """
 name: small
@@ -39,16 +40,19 @@ def shelf(tmp_path):
         path = tmp_path / f"{table}.csv"
         path.write_text("\n".join(["id,height,weight,label", *lines]))
         configs[table] = TableConfig(path=path, label="label", standardise=True)
-    return TableShelf(configs)
+    return TableStore(configs)
 
 
-def place(shelf, text=SPEC, **changes):
-    spec = parse_spec(text)
-    return Place(spec, 1, shelf.load("records"), lambda: shelf.labels("records"), (), None, shelf=shelf, **changes)
+def opened(shelf, text=SPEC):
+    return Opened(parse_spec(text), 1, "run-1", "s-1", shelf.load("records"), shelf)
+
+
+def begun(shelf, text=SPEC):
+    return Begun(opened(shelf, text), [0] * 4, 2, None, None)
 
 
 def test_a_party_sums_with_exactly_the_parties_that_the_seed_draws(shelf):
-    role = FedbioRole(place(shelf, SPEC.replace("rounds: 4", "rounds: 4\n  parties_per_round: 2")))
+    role = FedbioRole(begun(shelf, SPEC.replace("rounds: 4", "rounds: 4\n  parties_per_round: 2")))
     k = next(k for k in range(20) if 1 in participants(4, k, 4, 2))
     drawn = participants(4, k, 4, 2)
     mean = None if k == 0 else np.zeros(4 * 6)
@@ -61,26 +65,26 @@ def test_a_party_sums_with_exactly_the_parties_that_the_seed_draws(shelf):
 
 
 def test_evaluations_and_checkpoints_are_for_everyone(shelf):
-    role = FedbioRole(place(shelf, SPEC.replace("rounds: 4", "rounds: 4\n  parties_per_round: 2")))
+    role = FedbioRole(begun(shelf, SPEC.replace("rounds: 4", "rounds: 4\n  parties_per_round: 2")))
     assert role.plan(role.begin(None), AveragingRound("checkpoint", 1, (0, 1, 2, 3))).checkpoint == 1
     with pytest.raises(ParticipantsRefused):
         role.plan(role.begin(None), AveragingRound("evaluate", 0, (0, 1)))
 
 
 def test_a_checkpoint_brings_the_same_state_back(shelf):
-    role = FedbioRole(place(shelf))
+    role = FedbioRole(begun(shelf))
     everyone = (0, 1, 2, 3)
     state = role.plan(role.begin(None), AveragingRound("variables", 0, everyone)).state
     state = role.plan(state, AveragingRound("momenta", 0, everyone, np.zeros(12))).state
     state = role.plan(state, AveragingRound("checkpoint", 1, everyone)).state
-    again = FedbioRole(place(shelf)).begin(role.tensors(state))
+    again = FedbioRole(begun(shelf)).begin(role.tensors(state))
     assert again.done == 1
     following = AveragingRound("variables", 1, everyone, np.full(12, 0.1))
     np.testing.assert_array_equal(role.plan(state, following).draft, role.plan(again, following).draft)
 
 
 def test_checked_rows_are_read_under_the_scaling_of_the_records(shelf):
-    objective = FedbioRole(place(shelf))._task.objective
+    objective = FedbioRole(begun(shelf))._task.objective
     table = shelf.load("records")
     raw = np.array([[i / 10, -i] for i in range(6)], dtype=float)
     expected = (raw - table.scaling.mean) / table.scaling.std
@@ -88,21 +92,20 @@ def test_checked_rows_are_read_under_the_scaling_of_the_records(shelf):
 
 
 def test_labels_follow_their_ids_into_every_table(shelf):
-    objective = FedbioRole(place(shelf))._task.objective
+    objective = FedbioRole(begun(shelf))._task.objective
     np.testing.assert_array_equal(objective.wrong, np.zeros(20, dtype=bool))
 
 
 def test_the_number_of_rows_is_not_told_as_a_size(shelf):
-    assert upper_size(place(shelf)) == 0
+    assert accept(opened(shelf)).upper_size == 0
 
 
-def test_a_saved_model_predicts_at_home(shelf):
-    with pytest.raises(PredictionRefused, match=r"model\.safetensors"):
-        upper_size(Place(parse_spec(SPEC), 1, shelf.load("records"), lambda: None, (), {}, shelf=shelf))
+def test_a_saved_model_predicts_at_home():
+    assert ALGORITHM.predictor is None
 
 
 def test_a_share_of_the_rows_can_be_the_checked_ones(shelf):
-    role = FedbioRole(place(shelf, SPEC.replace("checked: checked", "checked: 0.2")))
+    role = FedbioRole(begun(shelf, SPEC.replace("checked: checked", "checked: 0.2")))
     objective = role._task.objective
     assert (objective.lower_rows, objective.upper_rows) == (16, 4)
     ranked = role.reports(role.begin(None))[SUSPECTS].decode().splitlines()
@@ -112,7 +115,7 @@ def test_a_share_of_the_rows_can_be_the_checked_ones(shelf):
 def test_rows_without_a_label_are_refused(shelf, tmp_path):
     (tmp_path / "truth.csv").write_text("id,height,weight,label\nr1,0,0,yes\n")
     with pytest.raises(RowsDiffer, match="19 of 20 rows have no label in table truth"):
-        upper_size(place(shelf))
+        accept(opened(shelf))
 
 
 def test_the_policy_is_asked_about_every_table_that_a_run_reads():

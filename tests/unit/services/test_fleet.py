@@ -9,7 +9,7 @@ from parley.services.coordinator.config import PartyAddress
 from parley.services.coordinator.fleet import Fleet, PartyLost, PartyRefused, as_party_error
 from parley.services.wire.authorisation import Policy
 from parley.services.wire.certificates import create_authority, issue
-from parley.services.wire.refusals import Border
+from parley.services.wire.refusals import BoundaryInterceptor
 from parley.services.wire.transport import listen, make_server
 
 
@@ -34,7 +34,7 @@ def authority(tmp_path):
 @pytest.fixture
 async def party(authority):
     server, recorder = (
-        make_server(Border(Policy({"/parley.party.v1.PartyService/Describe": {"coordinator"}}), {})),
+        make_server(BoundaryInterceptor(Policy({"/parley.party.v1.PartyService/Describe": {"coordinator"}}), {})),
         Recorder(),
     )
     pb_grpc.add_PartyServiceServicer_to_server(recorder, server)

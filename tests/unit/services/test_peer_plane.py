@@ -8,10 +8,11 @@ import pytest
 from parley.contracts.aggregation.v1 import aggregation_pb2 as sums_pb
 from parley.contracts.peer.v1 import peer_service_pb2 as pb
 from parley.contracts.peer.v1 import peer_service_pb2_grpc as pb_grpc
+from parley.protocols.bambi.codec import PROTOCOL
 from parley.services.party.peers import PeerPlane
 from parley.services.wire.authorisation import Policy
 from parley.services.wire.certificates import create_authority, issue
-from parley.services.wire.refusals import Border
+from parley.services.wire.refusals import BoundaryInterceptor
 from parley.services.wire.transport import listen, make_server
 
 PUSH = "/parley.peer.v1.PeerService/Push"
@@ -36,11 +37,11 @@ class Recorder(pb_grpc.PeerServiceServicer):
 @pytest.fixture
 async def recorder(tmp_path):
     authority = create_authority(tmp_path / "authority", "test-authority").parent
-    server, recorder = make_server(Border(Policy({PUSH: frozenset({"party"})}), {})), Recorder()
+    server, recorder = make_server(BoundaryInterceptor(Policy({PUSH: frozenset({"party"})}), {})), Recorder()
     pb_grpc.add_PeerServiceServicer_to_server(recorder, server)
     port = listen(server, "127.0.0.1:0", issue(authority, "shop", "party", []))
     recorder.plane = PeerPlane(
-        "session", ["bank", "shop"], ["", f"127.0.0.1:{port}"], issue(authority, "bank", "party", []), 20.0
+        "session", ["bank", "shop"], ["", f"127.0.0.1:{port}"], issue(authority, "bank", "party", []), 20.0, PROTOCOL
     )
     await server.start()
     yield recorder

@@ -4,7 +4,7 @@ from scipy.sparse import issparse
 
 from parley.services.party.config import PreprocessConfig, TableConfig
 from parley.services.party.preprocessing import table_of_run, to_keep, training_rows
-from parley.services.party.tables import TableShelf
+from parley.services.party.tables import TableStore
 from parley.spec.parsing import parse_spec
 from parley.tables.errors import ColumnMissing
 from parley.tables.preprocessing import PreprocessingInvalid
@@ -23,7 +23,7 @@ def shelf_of(tmp_path, **tables):
     for name, (text, fields) in tables.items():
         (tmp_path / f"{name}.csv").write_text(text)
         configs[name] = TableConfig(path=tmp_path / f"{name}.csv", **fields)
-    return TableShelf(configs)
+    return TableStore(configs)
 
 
 @pytest.mark.parametrize("fields", [{}, {"standardise": True}, {"preprocess": PreprocessConfig(scale="standard")}])
@@ -54,7 +54,7 @@ def test_a_sparse_table_stays_sparse_and_later_tables_take_its_scale(tmp_path):
     (tmp_path / "fresh.svm").write_text("0 1:1000 3:1000\n")
     scaled = PreprocessConfig(scale="max_abs")
     paths = {name: tmp_path / f"{name}.svm" for name in ("train", "fresh")}
-    shelf = TableShelf({name: TableConfig(path=path, features=4, preprocess=scaled) for name, path in paths.items()})
+    shelf = TableStore({name: TableConfig(path=path, features=4, preprocess=scaled) for name, path in paths.items()})
     spec = parse_spec(SPEC.replace("[bank, shop]", "[bank, shop, telco]").replace("bambi", "asysqn"))
     trained = table_of_run(shelf, spec, 0, dense=False)
     assert issparse(trained.features)

@@ -21,11 +21,11 @@ from parley.numerics.push_sum import (
     split,
     to_arrays,
 )
-from parley.privacy.release import PortionGate
+from parley.party.hgp.push_sum import PushSumPlane
+from parley.privacy.release import ClearPortionGate
+from parley.protocols.hgp.codec import PROTOCOL, decode_push_sum, encode_push_sum
+from parley.protocols.tensor.codec import MessageInvalid
 from parley.services.party.peers import PeerPlane
-from parley.services.party.push_sum_plane import PushSumPlane
-from parley.services.wire.decentralised_codec import decode_push_sum, encode_push_sum
-from parley.services.wire.tensors import MessageInvalid
 
 SIZE = 4
 PLAN = NetworkPlan(NetworkKind.RANDOM_DIRECTED, size=SIZE, seed=2)
@@ -35,7 +35,7 @@ LOSSY, STEPS = 120, 400
 
 def crossing(step, mass, total=None):
     """What the receiver decodes of what the gate lets pass."""
-    data = encode_push_sum(PortionGate().release(step, mass, total), deque()).SerializeToString()
+    data = encode_push_sum(ClearPortionGate().release(step, mass, total), deque()).SerializeToString()
     return decode_push_sum(decentralised_pb2.PushSumVector.FromString(data), deque())
 
 
@@ -87,7 +87,7 @@ class LossyLinks(PeerPlane):
     """A peer plane whose messages cross as bytes, and not always."""
 
     def __init__(self, index, others, fate):
-        super().__init__("session", [str(i) for i in range(SIZE)], [""] * SIZE, Path(), 1.0)
+        super().__init__("session", [str(i) for i in range(SIZE)], [""] * SIZE, Path(), 1.0, PROTOCOL)
         self._index, self._others, self._fate, self._held = index, others, fate, []
 
     async def push(self, receiver, blobs, *, push_sum):
@@ -135,6 +135,6 @@ async def test_both_forms_reach_the_average_over_links_that_lose_nothing(patienc
 async def test_portions_are_refused_where_running_totals_are_due():
     links_ = LossyLinks(0, [], lambda _: (False, False, False))
     PushSumPlane(0, PLAN, links_, patience_seconds=1.0, most_waiting=10)
-    message = encode_push_sum(PortionGate().release(0, initial_mass(VALUES[1])), deque())
+    message = encode_push_sum(ClearPortionGate().release(0, initial_mass(VALUES[1])), deque())
     with pytest.raises(MessageInvalid, match="do not mix"):
         links_.take("1", "push_sum", message, deque())

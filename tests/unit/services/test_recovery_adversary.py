@@ -6,18 +6,19 @@ from collections import deque
 import pytest
 
 from parley.contracts.fedbio.v1 import fedbio_pb2
+from parley.party.fedbio.role import ParticipantsRefused
 from parley.privacy.dropout import BothSharesAsked, SharesNotForUs
-from parley.privacy.fedbio_rounds import AveragingRound
 from parley.privacy.pairwise import NotAParticipant, RoundReused
 from parley.privacy.recovery import AskDisclosure, AskKey, AskShares, AskValues, RoundKeyReplaced, StepUnexpected
-from parley.privacy.release import RelayGate, bitmap
+from parley.privacy.release import ClearRelayGate, bitmap
 from parley.privacy.session_keys import SessionKey
 from parley.privacy.trees import TooFewParties
-from parley.services.coordinator.recovery import SettledOtherwise, merge_settled
-from parley.services.party.fedbio_role import ParticipantsRefused
+from parley.protocols.fedbio.codec import PROTOCOL
+from parley.protocols.fedbio.messages import AveragingRound
+from parley.protocols.recovery.codec import encode_step
+from parley.services.coordinator.recovery import SettledOtherwise, members_of, merge_settled
 from parley.services.party.refusals import CATALOGUE
 from parley.services.party.sum_journal import SumJournal
-from parley.services.wire.recovery_codec import encode_step
 from tests.oracle.recoverable_federation import SPEC, Loss, federation
 
 EVERYONE = frozenset(range(5))
@@ -38,8 +39,8 @@ async def ask(hall, party, step, participants=EVERYONE, phase=fedbio_pb2.PHASE_V
     number = hall.next_number()
     message = fedbio_pb2.Instruction(round=number, phase=phase, k=k, participants=bitmap(participants))
     if step is not None:
-        message.recovery.CopyFrom(encode_step(RelayGate().release(step)))
-    answer, _ = await hall.sessions[party].handle("fedbio", message, deque())
+        message.recovery.CopyFrom(encode_step(ClearRelayGate().release(step)))
+    answer, _ = await hall.sessions[party].handle(message, deque())
     return answer
 
 
@@ -229,13 +230,13 @@ def test_an_evaluation_is_not_repeated_without_a_party(tmp_path):
 
 
 def test_the_others_word_counts_for_the_last_sum_that_a_party_missed_and_no_more(tmp_path):
-    journal = SumJournal(tmp_path / "sums.log")
+    journal = SumJournal(tmp_path / "sums.log", PROTOCOL.recovery.phases)
     journal.note("variables", 3, 0b1111)
     told = [("momenta", 2, 0b0111), ("variables", 3, 0b0111), ("momenta", 3, 0b0111), ("variables", 4, 0b1110)]
-    journal.hear(told, index=0)
+    journal.learn(told, index=0)
     assert (journal.get("variables", 3), journal.get("momenta", 3)) == (0b1111, 0b0111)
     assert (journal.get("momenta", 2), journal.get("variables", 4)) == (None, None)
-    assert list(SumJournal(tmp_path / "sums.log").since(0)) == [("variables", 3, 0b1111)]
+    assert list(SumJournal(tmp_path / "sums.log", PROTOCOL.recovery.phases).since(0)) == [("variables", 3, 0b1111)]
 
 
 def test_a_disclosure_is_noted_for_the_phase_whose_value_was_sent(tmp_path):
@@ -251,16 +252,16 @@ def test_a_disclosure_is_noted_for_the_phase_whose_value_was_sent(tmp_path):
 
 def test_a_line_of_the_journal_that_was_cut_short_is_written_over(tmp_path):
     path = tmp_path / "sums.log"
-    SumJournal(path).note("variables", 3, 0b1111)
+    SumJournal(path, PROTOCOL.recovery.phases).note("variables", 3, 0b1111)
     with path.open("ab") as file:
         file.write(b"3 momen")
-    SumJournal(path).note("momenta", 3, 0b111)
+    SumJournal(path, PROTOCOL.recovery.phases).note("momenta", 3, 0b111)
     assert path.read_text() == "3 variables f\n3 momenta 7\n"
-    assert list(SumJournal(path).since(4)) == []
+    assert list(SumJournal(path, PROTOCOL.recovery.phases).since(4)) == []
 
 
 def test_parties_that_tell_different_stories_of_a_sum_end_the_run():
-    told = [[("variables", 3, (0, 1, 2))], [("variables", 3, (0, 1, 2)), ("momenta", 3, (0, 1))]]
-    assert merge_settled(told) == {("variables", 3): (0, 1, 2), ("momenta", 3): (0, 1)}
+    told = [[("variables", 3, 0b111)], [("variables", 3, 0b111), ("momenta", 3, 0b11)]]
+    assert members_of(merge_settled(told)) == {("variables", 3): (0, 1, 2), ("momenta", 3): (0, 1)}
     with pytest.raises(SettledOtherwise, match="start a new run"):
-        merge_settled([*told, [("momenta", 3, (0, 2))]])
+        merge_settled([*told, [("momenta", 3, 0b101)]])

@@ -12,7 +12,7 @@ LOST = PartyLost("shop", "it ended the stream")
 
 
 def trip(*, patient=False):
-    return RoundTrip("bambi", 1, [0, 1, 2], lambda *_: None, patient=patient)
+    return RoundTrip(1, [0, 1, 2], lambda *_: None, patient=patient)
 
 
 async def test_a_trip_ends_with_the_last_answer():

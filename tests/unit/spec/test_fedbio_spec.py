@@ -2,7 +2,7 @@ import pytest
 
 from parley.privacy.dropout import check_threshold
 from parley.privacy.shamir import ThresholdImpossible
-from parley.spec.fedbio import FedbioSpec
+from parley.protocols.fedbio.settings import FedbioSpec
 from parley.spec.parsing import check_spec, parse_spec
 
 CLEANING = "task: {kind: data_cleaning, classes: [sick, well], checked: checked}"

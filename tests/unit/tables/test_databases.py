@@ -7,7 +7,7 @@ import pytest
 import sqlalchemy as sa
 
 from parley.services.party.config import TableConfig
-from parley.services.party.tables import TableShelf
+from parley.services.party.tables import TableStore
 from parley.tables.databases import SqlSource, open_sql
 from parley.tables.errors import (
     ColumnDuplicated,
@@ -76,8 +76,8 @@ def test_a_database_file_that_is_not_there_is_not_made(tmp_path):
 
 def test_rows_of_a_database_are_read_again_after_a_while(sqlite_url, tmp_path):
     fields = {"url": sqlite_url, "query": "SELECT id, spend FROM customers"}
-    lasting = TableShelf({"t": TableConfig(**fields, refresh_seconds=1e9)})
-    fresh = TableShelf({"t": TableConfig(**fields, refresh_seconds=0)})
+    lasting = TableStore({"t": TableConfig(**fields, refresh_seconds=1e9)})
+    fresh = TableStore({"t": TableConfig(**fields, refresh_seconds=0)})
     assert len(lasting.load("t")) == len(fresh.load("t")) == 3
     with sqlite3.connect(tmp_path / "shop.db") as connection:
         connection.execute("DELETE FROM customers WHERE id = '9'")
@@ -103,7 +103,13 @@ def test_a_source_that_cannot_be_meant_is_refused_and_no_password_is_repeated(tm
     from parley.services.party.config import PartyConfig
     from parley.services.wire.configuration import ConfigInvalid, load_config
 
-    config = {"name": "a", "identity": "i", "state": "s", "tables": {"t": fields}, "policy": {"coordinators": ["c"]}}
+    config = {
+        "name": "a",
+        "identity": "i",
+        "state": "s",
+        "tables": {"t": fields},
+        "policy": {"coordinators": ["c"], "algorithms": ["bambi"]},
+    }
     (tmp_path / "party.yaml").write_text(yaml.safe_dump(config))
     with pytest.raises(ConfigInvalid) as refusal:
         load_config(tmp_path / "party.yaml", PartyConfig)

@@ -7,7 +7,18 @@ import pytest
 
 from parley.contracts.asysqn.v1 import asysqn_pb2
 from parley.contracts.peer.v1 import peer_service_pb2
-from parley.privacy.asysqn_rounds import (
+from parley.privacy.release import OutcomeGate
+from parley.privacy.requested_sums import RequestedSums
+from parley.protocols.asysqn.codec import (
+    decode_contribution,
+    decode_instruction,
+    decode_partial,
+    decode_request,
+    encode_instruction,
+    encode_partial,
+    encode_request,
+)
+from parley.protocols.asysqn.messages import (
     AllRows,
     AsysqnRound,
     Batch,
@@ -17,19 +28,8 @@ from parley.privacy.asysqn_rounds import (
     ThetaForward,
     ThetaRequest,
 )
-from parley.privacy.release import OutcomeGate
-from parley.privacy.requested_sums import RequestedSums
-from parley.privacy.rounds import Checkpoint
-from parley.services.wire.asysqn_codec import (
-    decode_contribution,
-    decode_instruction,
-    decode_partial,
-    decode_request,
-    encode_instruction,
-    encode_partial,
-    encode_request,
-)
-from parley.services.wire.tensors import MessageInvalid
+from parley.protocols.rounds import Checkpoint
+from parley.protocols.tensor.codec import MessageInvalid
 from parley.spec.protection import AggregationSpec
 
 PARTIES, BATCH = 8, 1024
@@ -59,7 +59,7 @@ def climbed_sum(requester, shares, number=1):
 
     roots = {"values": requester, "masks": nodes[0].mask_roots[requester]}
     parts = {tree: up(root, tree) for tree, root in roots.items()}
-    return nodes[requester].open_trees(parts["values"], parts["masks"]), sizes
+    return nodes[requester].open_trees(parts["values"], parts["masks"]).values, sizes
 
 
 @pytest.mark.parametrize("requester", [0, 3, 7])

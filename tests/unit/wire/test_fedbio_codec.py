@@ -4,15 +4,15 @@ import numpy as np
 import pytest
 
 from parley.contracts.fedbio.v1 import fedbio_pb2 as pb
-from parley.privacy.fedbio_rounds import AveragingRound
-from parley.privacy.release import OutcomeGate, Plain, SumGate
-from parley.services.wire.fedbio_codec import (
+from parley.privacy.release import ClearProtection, OutcomeGate, SumGate
+from parley.protocols.fedbio.codec import (
     decode_contribution,
     decode_instruction,
     encode_contribution,
     encode_instruction,
 )
-from parley.services.wire.tensors import MessageInvalid
+from parley.protocols.fedbio.messages import AveragingRound
+from parley.protocols.tensor.codec import MessageInvalid
 
 PHASES = ("variables", "momenta", "evaluate", "checkpoint", "finish")
 
@@ -47,7 +47,7 @@ def test_an_unknown_phase_is_refused():
 @pytest.mark.parametrize("phase", PHASES)
 def test_an_answer_is_taken_for_its_own_phase_only(phase):
     asked = AveragingRound(phase, 1, (0, 1))
-    release = SumGate(Plain(2)).release(1, np.ones(3)) if asked.summed else None
+    release = SumGate(ClearProtection(2)).release(1, np.ones(3)) if asked.summed else None
     message, blobs = encode_contribution(9, asked, release)
     assert message.round == 9
     addend = decode_contribution(message, blobs, asked)

@@ -12,7 +12,7 @@ import yaml
 from parley.services.wire.authorisation import HEALTH, Policy
 from parley.services.wire.certificates import CertificateExpired, create_authority, issue
 from parley.services.wire.healthcheck import Unhealthy, address_of, check
-from parley.services.wire.refusals import Border
+from parley.services.wire.refusals import BoundaryInterceptor
 from parley.services.wire.state_directory import StateNotWritable, prepare_state
 from parley.services.wire.transport import add_health_and_reflection, listen, make_server
 
@@ -26,7 +26,7 @@ def identity(tmp_path):
 @pytest.fixture
 async def address(identity):
     """A server that answers for its health, and where it listens."""
-    server = make_server(Border(Policy(HEALTH), {}))
+    server = make_server(BoundaryInterceptor(Policy(HEALTH), {}))
     await add_health_and_reflection(server, ["parley.party.v1.PartyService"])
     port = listen(server, "127.0.0.1:0", identity)
     await server.start()

@@ -7,18 +7,18 @@ import pytest
 from parley.contracts.aggregation.v1 import aggregation_pb2 as sums_pb
 from parley.contracts.fedbio.v1 import fedbio_pb2 as pb
 from parley.privacy.dropout import SEALED_BYTES
-from parley.privacy.fedbio_rounds import AveragingRound
 from parley.privacy.recovery import AskDisclosure, AskKey, AskShares, AskValues, RecoverableSums
-from parley.privacy.release import OutcomeGate, RecoveryGate, RelayGate
+from parley.privacy.release import ClearRelayGate, OutcomeGate, RecoveryGate
 from parley.privacy.ring import Ring
-from parley.services.wire.fedbio_codec import (
+from parley.protocols.fedbio.codec import (
     decode_instruction,
     decode_step_answer,
     encode_contribution,
     encode_instruction,
 )
-from parley.services.wire.recovery_codec import decode_settlement, decode_step, encode_step
-from parley.services.wire.tensors import MessageInvalid
+from parley.protocols.fedbio.messages import AveragingRound
+from parley.protocols.recovery.codec import decode_settlement, decode_step, encode_step
+from parley.protocols.tensor.codec import MessageInvalid
 
 STEPS = [
     AskKey(),
@@ -33,7 +33,7 @@ def test_a_step_arrives_as_it_was_sent(step):
     message, blobs = encode_instruction(
         4, OutcomeGate(lambda _: False).release(AveragingRound("momenta", 2, (0, 1))), "float64"
     )
-    message.recovery.CopyFrom(encode_step(RelayGate().release(step)))
+    message.recovery.CopyFrom(encode_step(ClearRelayGate().release(step)))
     assert decode_instruction(pb.Instruction.FromString(message.SerializeToString()), blobs).step == step
 
 

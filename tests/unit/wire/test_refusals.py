@@ -3,7 +3,8 @@
 import grpc
 import pytest
 
-from parley.services.wire.refusals import LONGEST_BYTES, Refusal, abort, reason_of, shortened
+from parley.protocols.refusals import Refusal
+from parley.services.wire.refusals import LONGEST_BYTES, abort, reason_of, shortened
 
 
 @pytest.mark.parametrize("text", ["x" * 100_000, "é" * 100_000, "\U0001f600" * 5000, "a sentence"])
@@ -16,7 +17,7 @@ def test_a_sentence_is_cut_to_what_trailers_hold_and_stays_text(text):
 @pytest.mark.parametrize("text", ["x" * 100_000, "\U0001f600" * 50_000])
 async def test_a_refusal_that_quotes_a_long_text_arrives_with_its_name(text):
     async def refuse(request, context):
-        await abort(context, Refusal(grpc.StatusCode.NOT_FOUND, "TABLE_UNKNOWN"), f"no table {text!r}")
+        await abort(context, Refusal("NOT_FOUND", "TABLE_UNKNOWN"), f"no table {text!r}")
 
     server = grpc.aio.server()
     handler = grpc.unary_unary_rpc_method_handler(refuse)

@@ -6,13 +6,13 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from parley.services.wire.swift_work import SWIFT_SECONDS, SwiftWork
+from parley.services.wire.adaptive_executor import SHORT_SECONDS, AdaptiveExecutor
 
 
 @pytest.fixture
 def work():
     with ThreadPoolExecutor(max_workers=1) as worker:
-        yield SwiftWork(worker)
+        yield AdaptiveExecutor(worker)
 
 
 async def test_work_moves_into_the_event_loop_once_it_was_short_and_out_once_it_was_long(work):
@@ -25,7 +25,7 @@ async def test_work_moves_into_the_event_loop_once_it_was_short_and_out_once_it_
     assert await work.do("kind", where) is not here, "nothing is known of its length yet"
     assert await work.do("kind", where) is here
     assert await work.do("another kind", where) is not here
-    assert await work.do("kind", where, 2 * SWIFT_SECONDS) is here, "it was short the last time"
+    assert await work.do("kind", where, 2 * SHORT_SECONDS) is here, "it was short the last time"
     assert await work.do("kind", where) is not here
 
 

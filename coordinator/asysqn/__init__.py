@@ -1,0 +1,1 @@
+"""AsySQN at the coordinator."""

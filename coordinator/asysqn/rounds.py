@@ -1,0 +1,254 @@
+"""AsySQN at the coordinator: which rounds it asks for, synchronous or not, and when a run has come far enough.
+
+Q. Zhang et al.: AsySQN, KDD 2021. Synchronous: the coordinator names the batch, opens the one sum that serves all
+parties, and sends it back with the next ask; that exchange is the barrier. Asynchronous: it starts the parties' loops,
+asks now and then how far they are, looks at the objective without holding anybody up, and stops them.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Generator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from parley.coordinator.asysqn.watch import Watch, accuracy, objective, observe
+from parley.coordinator.programs import Observer, Report
+from parley.numerics.gradient_estimators import Estimator, Rows, batch_rows, needs_reference
+from parley.numerics.linear_losses import LinearLoss
+from parley.protocols.asysqn.messages import (
+    AllRows,
+    AsysqnRound,
+    Batch,
+    Derivative,
+    Halt,
+    Look,
+    OpenedTheta,
+    Outcome,
+    Progress,
+    RowsName,
+    Start,
+    ThetaForward,
+)
+from parley.protocols.asysqn.messages import Report as ReportAsk
+from parley.protocols.rounds import Checkpoint, Finish
+
+Vector = NDArray[np.float64]
+Rounds = Generator[AsysqnRound, Any, None]
+LOOK_SHARE = 0.25
+"""At most about this share of a run's time goes into looking at it."""
+
+
+class Slopes(Protocol):
+    """The label holder's gate."""
+
+    def derivative(self, requester: int | None, rows: RowsName, theta: Vector) -> Derivative:
+        """∂L/∂θ on the rows of a step, paid for; of everybody's step where there is no requester."""
+
+
+@dataclass(frozen=True)
+class Clock:
+    """Where synchronous parties stand: a function of the number of rounds alone."""
+
+    steps: int = 0
+    snapshots: int = 0
+    steps_since: int = 0
+
+
+@dataclass
+class Problem:
+    """One run, as the coordinator sees it."""
+
+    loss: LinearLoss
+    estimator: Estimator
+    regularisation: float
+    snapshot_every: int
+    synchronous: bool
+    steps: int
+    """Rounds of the run."""
+    parties: Sequence[str]
+    watched: Rows
+    """Labels' rows of the watched θ, training rows first."""
+    trained: int
+    """How many of them are training rows."""
+    labels: Vector
+    """All labels, for the label holder's own eyes."""
+    slopes: Slopes | None
+    """The gate of labels, where the parties have none."""
+    stops: bool
+    """Whether the run ends at its target."""
+    look_every: int
+    checkpoint_every: int
+    watch: Watch = field(default_factory=Watch)
+    progress: dict[int, Progress] = field(default_factory=dict)
+    """The newest word of each party."""
+
+    @property
+    def rounds(self) -> int:
+        """Sums that were asked for by any party; barrier rounds where the schedule is synchronous."""
+        calls = [progress.calls for progress in self.progress.values()]
+        return max(self.watch.rounds, max(calls, default=0) if self.synchronous else sum(calls))
+
+
+def rounds(problem: Problem, done: int, observer: Observer) -> Rounds:
+    """Every round of the run from round `done` + 1 on."""
+    if problem.synchronous:
+        yield from _synchronous(problem, done, observer)
+    else:
+        yield from _asynchronous(problem, observer)
+
+
+def clock_after(problem: Problem, done: int) -> Clock:
+    """The clock after `done` rounds."""
+    clock = Clock()
+    for _ in range(done):
+        clock = _tick(problem, clock)
+    return clock
+
+
+def rows_at(problem: Problem, clock: Clock) -> RowsName:
+    """The rows of the round that is due."""
+    due = needs_reference(
+        problem.estimator,
+        has_one=clock.snapshots > 0,
+        steps_since=clock.steps_since,
+        every=problem.snapshot_every,
+    )
+    return AllRows() if due else Batch(clock.snapshots, clock.steps)
+
+
+def named_rows(seed: int, requester: str | None, name: RowsName, trained: Rows, size: int) -> Rows:
+    """The rows, among all labels, that a name stands for."""
+    if isinstance(name, AllRows):
+        return trained
+    return trained[batch_rows(seed, requester, name.k, name.t, rows=len(trained), size=size)]
+
+
+def _tick(problem: Problem, clock: Clock) -> Clock:
+    if isinstance(rows_at(problem, clock), AllRows):
+        return Clock(clock.steps, clock.snapshots + 1, 0)
+    return Clock(clock.steps + 1, clock.snapshots, clock.steps_since + 1)
+
+
+def _synchronous(problem: Problem, done: int, observer: Observer) -> Rounds:
+    clock, pending, looked = clock_after(problem, done), None, -1
+    k = done
+    while k < problem.steps and not (problem.stops and problem.watch.met):
+        rows = rows_at(problem, clock)
+        theta = yield _round(pending, ThetaForward(rows))
+        pending = _outcome(problem, rows, theta)
+        clock, k = _tick(problem, clock), k + 1
+        if _due(k, problem.look_every):
+            look_at(problem, k, (yield _round(pending, Look())), observer)
+            pending, looked = None, k
+        if _due(k, problem.checkpoint_every):
+            yield _round(pending, Checkpoint(k))
+            pending = None
+    if looked != k:
+        look_at(problem, k, (yield _round(pending, Look())), observer)
+    yield _round(None, Checkpoint(k)) if k else _round(None, ReportAsk())
+    yield _round(None, Finish())
+
+
+def _asynchronous(problem: Problem, observer: Observer) -> Rounds:
+    yield _round(None, ReportAsk())  # everybody answers before anybody asks
+    yield _round(None, Start())
+    next_look, next_checkpoint = (
+        _next(problem.rounds, problem.look_every),
+        _next(problem.rounds, problem.checkpoint_every),
+    )
+    began, before = time.monotonic(), problem.rounds
+    while problem.rounds < problem.steps and not (problem.stops and problem.watch.met):
+        yield _round(None, ReportAsk())
+        if next_look is not None and problem.rounds >= next_look:
+            started = time.monotonic()
+            look_at(problem, None, (yield _round(None, Look())), observer)
+            next_look = _next(problem.rounds, problem.look_every)
+            _rest(time.monotonic() - started)
+        if next_checkpoint is not None and problem.rounds >= next_checkpoint:
+            yield _round(None, Checkpoint(problem.rounds))
+            next_checkpoint = _next(problem.rounds, problem.checkpoint_every)
+        due = [mark for mark in (next_look, next_checkpoint, problem.steps) if mark is not None]
+        _sleep_until(min(due), problem.rounds, before, began)
+    yield _round(None, Halt())
+    look_at(problem, None, (yield _round(None, Look())), observer)
+    yield _round(None, Checkpoint(max(problem.rounds, 1)))
+    yield _round(None, Finish())
+
+
+def look_at(problem: Problem, k: int | None, total: Vector, observer: Observer) -> None:
+    """Take one look at the objective, and report it to the label holder."""
+    theta, squared_norm = total[:-1], float(total[-1])
+    labels = problem.labels[problem.watched]
+    trained, held_out = slice(None, problem.trained), slice(problem.trained, None)
+    value = objective(problem.loss, theta[trained], labels[trained], problem.regularisation, squared_norm)
+    done = problem.rounds if k is None else k
+    problem.watch = observe(problem.watch, rounds=done, value=value)
+    metrics = {"objective": value, "sub-optimality": value - problem.watch.optimum, **standing(problem)}
+    for target, reached in problem.watch.reached.items():
+        metrics[f"rounds to {target:g}"] = float(reached)
+    if len(labels) > problem.trained:
+        metrics |= _held_out(problem, theta[held_out], labels[held_out])
+    observer(Report(done, metrics))
+
+
+def standing(problem: Problem) -> dict[str, float]:
+    """What the parties say of themselves: counts, bytes, and the paper's utilisation of each (Section 6.3)."""
+    parts = problem.progress.values()
+    metrics = {
+        "aggregation rounds": float(problem.rounds),
+        "updates": float(sum(progress.updates for progress in parts)),
+        "updates alone": float(sum(progress.updates_alone for progress in parts)),
+        "peer bytes": float(sum(progress.peer_bytes for progress in parts)),
+        "staleness": float(max((progress.staleness for progress in parts), default=0)),
+    }
+    for party, progress in sorted(problem.progress.items()):
+        if progress.loop_seconds:
+            name = problem.parties[party]
+            metrics[f"utilisation {name}"] = min(1.0, progress.busy_seconds / progress.loop_seconds)
+            metrics[f"updates {name}"] = float(progress.updates)
+    return metrics
+
+
+def _held_out(problem: Problem, theta: Vector, labels: Vector) -> dict[str, float]:
+    loss = float(np.mean(problem.loss.value(theta, labels)))
+    if set(np.unique(problem.labels)) <= {-1.0, 1.0}:
+        return {"test loss": loss, "test accuracy": accuracy(theta, labels)}
+    return {"test loss": loss, "test r2": 1.0 - float(np.mean((theta - labels) ** 2)) / float(np.var(labels))}
+
+
+def _outcome(problem: Problem, rows: RowsName, theta: Vector) -> Outcome:
+    if problem.slopes is None:
+        return OpenedTheta(theta)
+    return problem.slopes.derivative(None, rows, theta)
+
+
+def _round(outcome: Outcome | None, ask: Any) -> AsysqnRound:
+    return AsysqnRound(outcome, ask, outcome.label_release if isinstance(outcome, Derivative) else None)
+
+
+def _due(k: int, every: int) -> bool:
+    return bool(every) and k % every == 0
+
+
+def _next(rounds_done: int, every: int) -> int | None:
+    return (rounds_done // every + 1) * every if every else None
+
+
+def _rest(seconds: float, sleep: Callable[[float], None] = time.sleep) -> None:
+    """After a look that took so long, leave the parties alone for a while: looking must not become the work."""
+    sleep(min(seconds * (1.0 / LOOK_SHARE - 1.0), 1.0))
+
+
+def _sleep_until(mark: int, now: int, before: int, began: float) -> None:
+    """Sleep for about as long as the parties need to get to a mark, at the rate they had so far."""
+    rate = (now - before) / max(time.monotonic() - began, 1e-3)
+    time.sleep(min(max((mark - now) / rate if rate > 0 else 0.05, 0.01), 0.5))
+
+
+def replaced_watch(problem: Problem, **changes: Any) -> None:
+    """Go on with a watch that was kept."""
+    problem.watch = replace(problem.watch, **changes)

@@ -1,0 +1,1 @@
+"""BAMBI at the coordinator."""

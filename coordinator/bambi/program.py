@@ -1,0 +1,96 @@
+"""BAMBI at the coordinator: labels behind their gate, rounds, and how the saved models predict."""
+
+from collections.abc import Generator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from google.protobuf.message import Message
+
+import parley.coordinator.bambi.rounds as bambi
+from parley.coordinator.labels import LabelAccess, ReleasePlan, check_rows
+from parley.coordinator.programs import CommonRows, CoordinatorAlgorithm, Observer, Predictor
+from parley.numerics.arrays import Vector
+from parley.numerics.losses import Logistic, Loss, Softmax, Squared
+from parley.numerics.streams import stream
+from parley.privacy.release import Addend, OutcomeGate, Release
+from parley.protocols.bambi.codec import PROTOCOL, decode_contribution, encode_instruction
+from parley.protocols.bambi.messages import Round, RowsForward
+from parley.protocols.bambi.settings import BambiSpec
+from parley.protocols.rounds import Finish
+from parley.protocols.tensor.codec import Blobs
+from parley.spec.rows import divide
+from parley.spec.run import RunSpec
+from parley.tables.loading import Labels
+
+
+@dataclass
+class BambiForm:
+    """How BAMBI's rounds look on the wire."""
+
+    outputs: int
+    """Columns of the summed embedding."""
+
+    def encode(self, number: int, release: Release[Round]) -> tuple[Message, Blobs]:
+        """The instruction of a round."""
+        return encode_instruction(number, release)
+
+    def decode(self, message: Any, blobs: Blobs, release: Release[Round]) -> Addend | None:
+        """A party's contribution."""
+        return decode_contribution(message, blobs, release.content.ask)
+
+
+class BambiProgram(BambiForm):
+    """A run: labels behind their gate, rounds from `rounds`."""
+
+    finish = Round(None, Finish())
+
+    def __init__(self, spec: RunSpec, access: LabelAccess) -> None:
+        settings = spec.settings(BambiSpec)
+        labels = access.load(settings.loss)
+        rows = divide(spec.split, len(labels), stream(spec.seed, "split"))
+        plan = bambi.Plan(settings, rows, spec.seed)
+        loss, outputs = loss_of(settings, labels)
+        released = ReleasePlan(plan.released_rows, plan.releases, np.union1d(rows.lower, rows.upper))
+        gate = access.gate(labels, loss, released)
+        super().__init__(outputs)
+        self.gate = OutcomeGate(gate.is_paid)
+        self._problem = bambi.Problem(
+            plan, gate.loss, gate, outputs, spec.dtype, spec.evaluate_every, spec.checkpoint_every
+        )
+
+    def rounds(self, done: int, observe: Observer) -> Generator[Round, Vector, None]:
+        """Every round of the run."""
+        return bambi.rounds(self._problem, done, observe)
+
+
+def loss_of(settings: BambiSpec, labels: Labels) -> tuple[Loss, int]:
+    """The loss and the columns of the summed embedding."""
+    match settings.loss:
+        case "softmax":
+            return Softmax(len(labels.classes)), len(labels.classes)
+        case "logistic":
+            return Logistic(), 1
+    return Squared(), 1
+
+
+def check(spec: RunSpec, access: LabelAccess, rows: CommonRows) -> None:
+    """Refuse labels that do not fit the parties' rows, or a split that does not."""
+    check_rows(access.load(spec.settings(BambiSpec).loss), rows.count, rows.digest, rows.party)
+    divide(spec.split, rows.count, stream(spec.seed, "split"))
+
+
+def predictor(spec: RunSpec, access: LabelAccess) -> Predictor:
+    """Scores from the summed embeddings of any rows."""
+    settings = spec.settings(BambiSpec)
+    labels = access.load(settings.loss)
+    loss, outputs = loss_of(settings, labels)
+    return Predictor(
+        BambiForm(outputs),
+        lambda first, count: Round(None, RowsForward("all", first, count)),
+        lambda total: loss.predict(total.reshape(-1, outputs)),
+        labels.classes,
+    )
+
+
+ALGORITHM = CoordinatorAlgorithm(PROTOCOL, BambiProgram, check, predictor)

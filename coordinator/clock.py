@@ -1,0 +1,44 @@
+"""The clock of a decentralised run: how its stretches look on the wire, and how much the parties send each other."""
+
+from typing import Any
+
+from google.protobuf.message import Message
+
+from parley.privacy.release import Addend, OutcomeGate, Release
+from parley.protocols.decentralised.codec import decode_contribution, encode_instruction
+from parley.protocols.decentralised.messages import PeerTraffic, Stretch
+from parley.protocols.tensor.codec import Blobs, MessageInvalid
+
+
+class Clock:
+    """Sends stretches of steps; no vector passes through it."""
+
+    def __init__(self, parties: int) -> None:
+        self.gate = OutcomeGate(lambda _: False)  # no label is ever released
+        self.finish = Stretch("finish", 0)
+        self._traffic: dict[int, PeerTraffic] = {}
+        self._parties = parties
+
+    def encode(self, number: int, release: Release[Stretch]) -> tuple[Message, Blobs]:
+        """The instruction of a stretch."""
+        return encode_instruction(number, release)
+
+    def decode(self, message: Any, blobs: Blobs, release: Release[Stretch]) -> Addend | None:
+        """A party's answer; what it said to its neighbours is noted."""
+        addend, traffic = decode_contribution(message, blobs, release.content)
+        if traffic.party >= self._parties:
+            raise MessageInvalid(f"there is no party {traffic.party} in this run")
+        self._traffic[traffic.party] = traffic
+        return addend
+
+    def traffic(self) -> dict[str, float]:
+        """Messages and bytes between the parties, in this session."""
+        return {
+            "peer messages": float(sum(traffic.messages for traffic in self._traffic.values())),
+            "peer bytes": float(sum(traffic.payload_bytes for traffic in self._traffic.values())),
+        }
+
+
+def due(k: int, every: int) -> bool:
+    """Whether something that is done `every` so many iterations is due after k of them."""
+    return every > 0 and k % every == 0

@@ -1,0 +1,1 @@
+"""The FedBiO family at the coordinator."""

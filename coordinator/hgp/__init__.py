@@ -1,0 +1,1 @@
+"""HGP at the coordinator."""

@@ -1,0 +1,85 @@
+"""HGP at the coordinator: a clock that sends stretches of steps, and sums of measures. No vector."""
+
+from collections.abc import Generator, Iterator
+from math import sqrt
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from parley.coordinator.clock import Clock, due
+from parley.coordinator.labels import LabelAccess
+from parley.coordinator.programs import CommonRows, CoordinatorAlgorithm, Observer, Report
+from parley.numerics.networks import check_strongly_connected
+from parley.protocols.decentralised.messages import ACCURACY_LEVELS, Phase, Stretch, plan_of
+from parley.protocols.hgp.codec import PROTOCOL
+from parley.protocols.hgp.settings import HgpSpec, PersonalisationSpec
+from parley.spec.run import RunSpec
+
+CHECKED_STEPS = 10_000
+"""A time-varying network is checked for so many steps; beyond, its schedule is of the same kind."""
+
+Rounds = Generator[Stretch, Any, None]
+
+
+class HgpProgram(Clock):
+    """The clock of HGP: inner problem, hyper-gradient, and again."""
+
+    def __init__(self, spec: RunSpec, _: LabelAccess) -> None:
+        super().__init__(len(spec.parties))
+        self._spec, self._train = spec, spec.settings(HgpSpec)
+
+    @property
+    def outputs(self) -> int:
+        """Classes of the model."""
+        return len(self._train.task.classes)
+
+    def rounds(self, done: int, observe: Observer) -> Rounds:
+        """Every stretch of the run from outer iteration `done` on."""
+        for k in range(done, self._train.outer.steps):
+            yield from self._stretches("train", k, self._train.inner_steps)
+            if self._train.has_hyper:
+                yield from self._stretches("hyper_gradient", k, self._train.hyper_steps)
+            last, reported = k + 1 == self._train.outer.steps, self.traffic()
+            if last or due(k + 1, self._spec.evaluate_every):
+                reported |= self._read((yield Stretch("evaluate", k)))
+            observe(Report(k + 1, reported))
+            if not last and due(k + 1, self._spec.checkpoint_every):
+                yield Stretch("checkpoint", k + 1)
+        yield self.finish
+
+    def _stretches(self, phase: Phase, k: int, steps: int) -> Iterator[Stretch]:
+        for first in range(0, steps, self._train.stretch):
+            yield Stretch(phase, k, first, min(first + self._train.stretch, steps))
+
+    def _read(self, total: Any) -> dict[str, float]:
+        measures, levels = [float(value) for value in total[:8]], np.rint(np.asarray(total[8:], dtype=np.float64))
+        loss, mistakes, rows, _, test_mistakes, test_rows, accuracy, squared = measures
+        found = {"validation loss": loss / rows, "validation error": mistakes / rows}
+        if test_rows > 0:
+            found |= {"test error": test_mistakes / test_rows, "test mean accuracy": accuracy / self._parties}
+        if levels.sum() > 0:  # only parties with test rows stand at a level
+            found |= {
+                "test mean accuracy": accuracy / float(levels.sum()),
+                "test bottom-decile accuracy": bottom_decile(levels),
+            }
+        return found | ({"hyper-gradient norm": sqrt(max(squared, 0.0))} if self._train.has_hyper else {})
+
+
+def check_network(spec: RunSpec, _: LabelAccess, __: CommonRows) -> None:
+    """Refuse a network over which some party could never hear from some other one."""
+    train = spec.settings(HgpSpec)
+    if isinstance(train.task, PersonalisationSpec) and train.task.method == "local":
+        return
+    plan = plan_of(train.network, [entry.name for entry in spec.parties], spec.seed)
+    steps = min(train.steps_per_iteration * train.outer.steps, CHECKED_STEPS)
+    check_strongly_connected(plan, window=train.network.window, steps=steps)
+
+
+def bottom_decile(levels: NDArray[np.float64]) -> float:
+    """The tenth percentile over parties of their accuracies, to 1/400, from how many stand at each level."""
+    accuracies = np.repeat(np.arange(len(levels)) / ACCURACY_LEVELS, levels.astype(np.int64))
+    return float(np.quantile(accuracies, 0.1))
+
+
+ALGORITHM = CoordinatorAlgorithm(PROTOCOL, HgpProgram, check_network)

@@ -1,0 +1,1 @@
+"""LDP-DSBO at the coordinator."""

@@ -1,0 +1,179 @@
+"""BAMBI behind a party's session."""
+
+from collections.abc import Hashable, Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from google.protobuf.message import Message
+from numpy.typing import NDArray
+from torch import Tensor
+
+import parley.party.bambi.steps as bambi
+from parley.numerics.arrays import Array
+from parley.numerics.optimisers import Moments
+from parley.numerics.streams import stream
+from parley.party.bambi.models import (
+    EmbeddingModel,
+    InvalidModelSize,
+    ModelImportRefused,
+    ModelShapeMismatch,
+    UnknownModel,
+    build_model,
+)
+from parley.party.roles import Begun, CheckpointMissing, Offer, Opened, PartyAlgorithm, Plan, SavedModel, scalar
+from parley.privacy.release import Addend, Release
+from parley.protocols.bambi.codec import PROTOCOL, encode_contribution
+from parley.protocols.bambi.messages import Ask, Outcome, RowsForward, is_summed
+from parley.protocols.bambi.settings import BambiSpec
+from parley.protocols.refusals import Refusal
+from parley.protocols.rounds import Checkpoint, Finish
+from parley.protocols.tensor.codec import Blobs
+from parley.spec.rows import RowSets, divide
+from parley.spec.run import RunSpec
+
+_TYPES = {"float32": torch.float32, "float64": torch.float64}
+Instruction = tuple[Outcome | None, Ask]
+
+
+class BambiRole:
+    """Training, or (with a trained model) prediction."""
+
+    def __init__(self, begun: Begun, trained: SavedModel | None = None) -> None:
+        spec, model = begun.spec, model_of(begun.opened)
+        train = spec.settings(BambiSpec)
+        features = features_of(begun.opened)
+        rows = _no_rows() if trained is not None else divide(spec.split, len(features), stream(spec.seed, "split"))
+        self._model, self._trained = model, trained
+        self._embeds = train.problem == "hyper_representation"
+        self._block = bambi.Block(
+            train, model, features, rows, spec.seed, begun.index, tuple(begun.upper_sizes), begun.outputs
+        )
+
+    def begin(self, checkpoint: Mapping[str, Tensor] | None) -> bambi.State:
+        """x and y anew, from a checkpoint, or as trained."""
+        fresh = bambi.start(self._block)
+        if self._trained is not None:
+            return fresh._replace(x=self._flat_upper(self._trained), y=self._trained["y"].numpy())
+        return fresh if checkpoint is None else self._restore(fresh, checkpoint)
+
+    def plan(self, state: bambi.State, instruction: Instruction) -> Plan:
+        """Take the outcome, then answer the ask."""
+        outcome, ask = instruction
+        if outcome is not None:
+            state = bambi.apply(self._block, state, outcome)
+        if is_summed(ask):
+            return Plan(*bambi.contribute(self._block, state, ask))
+        return Plan(state, checkpoint=ask.k if isinstance(ask, Checkpoint) else None, finished=isinstance(ask, Finish))
+
+    def can_prefetch(self, state: bambi.State) -> bool:
+        """Lower rounds follow each other on batches that are known."""
+        return bambi.next_lower_batch(self._block, state) is not None
+
+    def prefetch(self, state: bambi.State) -> bambi.State:
+        """Embed the next of them."""
+        return bambi.prefetch(self._block, state)
+
+    def cost_class(self, instruction: Instruction) -> Hashable:
+        """Asks of one type work on batches of one size; those for given rows say how many."""
+        ask = instruction[1]
+        return type(ask).__name__, ask.count if isinstance(ask, RowsForward) else None
+
+    def encode(self, number: int, instruction: Instruction, release: Release[Addend] | None) -> tuple[Message, Blobs]:
+        """The contribution to a round."""
+        return encode_contribution(number, instruction[1], release)
+
+    def tensors(self, state: bambi.State) -> dict[str, Tensor]:
+        """All that outlives an upper iteration."""
+        return {
+            "x": state.x,
+            "y": torch.from_numpy(state.y),
+            "moments.first": state.moments.first,
+            "moments.second": state.moments.second,
+            "moments.count": scalar(state.moments.count),
+            "k": scalar(state.k),
+        }
+
+    def model_tensors(self, state: bambi.State) -> dict[str, Tensor]:
+        """The embedding (or the coefficients) and the classifier."""
+        if not self._embeds:
+            return {"coefficients": state.x, "y": torch.from_numpy(state.y)}
+        named = self._model.state_dict(state.x)
+        return {f"embedding.{name}": tensor for name, tensor in named.items()} | {"y": torch.from_numpy(state.y)}
+
+    def _flat_upper(self, tensors: Mapping[str, Tensor]) -> Tensor:
+        if not self._embeds:
+            return tensors["coefficients"]
+        prefix = "embedding."
+        return self._model.from_state_dict(
+            {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
+        )
+
+    def _restore(self, fresh: bambi.State, tensors: Mapping[str, Tensor]) -> bambi.State:
+        if tensors.keys() != self.tensors(fresh).keys() or tensors["x"].shape != fresh.x.shape:
+            raise CheckpointMissing("the checkpoint belongs to another model: start a new run")
+        moments = Moments(tensors["moments.first"], tensors["moments.second"], int(tensors["moments.count"]))
+        return bambi.State(x=tensors["x"], y=tensors["y"].numpy(), moments=moments, k=int(tensors["k"]))
+
+
+def model_of(opened: Opened) -> EmbeddingModel:
+    """The embedding network that the run gives to this party."""
+    train, dtype = opened.spec.settings(BambiSpec), _TYPES[opened.spec.dtype]
+    features = len(opened.table.columns) + _has_intercept(opened)
+    if not train.embeds:
+        return build_model("identity", features, features, dtype=dtype)
+    return build_model(
+        train.model.kind,
+        features,
+        train.model.out,
+        train.model.widths,
+        train.model.activation,
+        image_shape=train.model.image_shape,
+        dtype=dtype,
+        factory=train.model.factory,
+        allowed_imports=opened.model_imports,
+    )
+
+
+def features_of(opened: Opened) -> Array:
+    """The party's features, with a column of ones where it carries the intercept."""
+    features = np.ascontiguousarray(opened.table.features, dtype=opened.spec.dtype)
+    return np.append(features, np.ones_like(features[:, :1]), axis=1) if _has_intercept(opened) else features
+
+
+def _has_intercept(opened: Opened) -> bool:
+    train = opened.spec.settings(BambiSpec)
+    return train.intercept and not train.embeds and opened.index == 0
+
+
+def accept(opened: Opened) -> Offer:
+    """p_m of this party."""
+    return Offer(bambi.upper_size(opened.spec.settings(BambiSpec), model_of(opened)))
+
+
+def training_rows(spec: RunSpec, index: int, rows: int) -> NDArray[np.int64]:  # noqa: ARG001 (the same at every party)
+    """The rows of the lower problem."""
+    return divide(spec.split, rows, stream(spec.seed, "split")).lower
+
+
+def _no_rows() -> RowSets:
+    nothing: Any = np.empty(0, dtype=np.int64)
+    return RowSets(nothing, nothing, nothing)
+
+
+ALGORITHM = PartyAlgorithm(
+    PROTOCOL,
+    accept,
+    BambiRole,
+    predictor=BambiRole,
+    refusals={
+        bambi.OutcomeUnexpected: Refusal("FAILED_PRECONDITION", "ROUND_MISMATCH"),
+        bambi.OutcomeMisshapen: Refusal("INVALID_ARGUMENT", "MESSAGE_INVALID"),
+        bambi.IllConditioned: Refusal("OUT_OF_RANGE", "ILL_CONDITIONED"),
+        ModelShapeMismatch: Refusal("INVALID_ARGUMENT", "MESSAGE_INVALID"),
+        UnknownModel: Refusal("INVALID_ARGUMENT", "SPEC_INVALID"),
+        InvalidModelSize: Refusal("INVALID_ARGUMENT", "SPEC_INVALID"),
+        ModelImportRefused: Refusal("PERMISSION_DENIED", "POLICY_REFUSED"),
+    },
+    training_rows=training_rows,
+)

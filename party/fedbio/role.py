@@ -1,0 +1,240 @@
+"""The FedBiO family behind a party's session: data cleaning and hyper-representation on rows of the party's own."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from google.protobuf.message import Message
+from torch import Tensor
+
+import parley.party.fedbio.steps as fedbio
+from parley.numerics.few_shot import TooFewExamples
+from parley.numerics.neumann import SeriesDiverges
+from parley.numerics.participation import participants
+from parley.numerics.storm import InvalidDecay, Schedule, Vector
+from parley.numerics.streams import stream
+from parley.party.fedbio.objectives import InvalidData
+from parley.party.fedbio.tasks import ImagesUnfit, Task, task_of
+from parley.party.roles import Begun, CheckpointMissing, Offer, Opened, PartyAlgorithm, Plan, scalar
+from parley.privacy.recovery import AskDisclosure, AskKey, AskShares, AskValues, StepUnexpected
+from parley.privacy.release import RecoveryGate, Release, bitmap
+from parley.protocols.fedbio.codec import PROTOCOL, encode_contribution
+from parley.protocols.fedbio.messages import AveragingRound, Phase
+from parley.protocols.fedbio.settings import FedbioSpec
+from parley.protocols.refusals import Refusal
+from parley.protocols.tensor.codec import Blobs
+
+_BLOCKS = ("x", "y", "u")
+
+
+class ParticipantsRefused(ValueError):
+    """A phase names other participants than the run's seed does."""
+
+
+@dataclass(frozen=True)
+class State:
+    """The party's state, and the rounds that the last checkpoint contains."""
+
+    inner: fedbio.State
+    done: int = 0
+    left: frozenset[int] = frozenset()
+    """Parties that the run has gone on without; they take part in nothing more of this session."""
+    summed: tuple[Phase, int] | None = None
+    """Phase and round of the last value that was sent: what a disclosure is about."""
+
+
+@dataclass(frozen=True)
+class Asked:
+    """An instruction as `parley.party.fedbio.steps` knows it."""
+
+    phase: fedbio.Phase
+    round_index: int
+    mean: Vector | None
+
+
+class FedbioRole:
+    """FedBiO or FedBiOAcc, global or -Local as the task has it."""
+
+    def __init__(self, begun: Begun) -> None:
+        self._begun, self._train = begun, begun.spec.settings(FedbioSpec)
+        self._task: Task = task_of(begun.opened)
+        self._party = fedbio.Party(settings_of(self._train), self._task.objective)
+        self._randomness = fedbio.Randomness(begun.spec.seed, begun.opened.name)
+
+    def begin(self, checkpoint: Mapping[str, Tensor] | None) -> State:
+        """The first x and y, the same at all parties where they are shared, or those of a checkpoint."""
+        fresh = State(self._party.start(*self._task.start(stream(self._begun.spec.seed, "fedbio/initial"))))
+        return fresh if checkpoint is None else self._restore(fresh, checkpoint)
+
+    def plan(self, state: State, instruction: AveragingRound) -> Plan:
+        """Carry out one phase, for exactly the participants that the seed names and that have not left."""
+        step, recovery = instruction.step, self._gate
+        self._check_step(instruction)
+        if isinstance(step, AskDisclosure):  # about participants that were checked before
+            return self._settle(state, instruction, step)
+        state = replace(state, left=self._check_participants(state, instruction))
+        match instruction.phase:
+            case "checkpoint":
+                return Plan(replace(state, done=instruction.k), checkpoint=instruction.k)
+            case "finish":
+                inner, _ = self._contribute(state, Asked("conclude", instruction.k, instruction.mean))
+                return Plan(replace(state, inner=inner), finished=True)
+        match step:
+            case AskKey() if recovery is not None:
+                return Plan(state, release=recovery.offer())
+            case AskShares() if recovery is not None:
+                return Plan(state, release=recovery.seal(step))
+            case AskValues() if recovery is not None:
+                recovery.receive(step)
+        inner, draft = self._contribute(state, Asked(instruction.phase, instruction.k, instruction.mean))
+        state = replace(state, inner=inner, summed=(instruction.phase, instruction.k))
+        return Plan(state, draft, frozenset(instruction.participants))
+
+    def encode(self, number: int, instruction: AveragingRound, release: Release[Any] | None) -> tuple[Message, Blobs]:
+        """The contribution to a phase."""
+        return encode_contribution(number, instruction, release)
+
+    def tensors(self, state: State) -> dict[str, Tensor]:
+        """All that outlives a round; no phase is open at a checkpoint."""
+        inner = state.inner
+        counts = {"k": state.done, "round": inner.round_index + 1, "projected": inner.projections}
+        named = {name: scalar(count) for name, count in counts.items()}
+        for kind, blocks in (("variables", inner.variables), ("momenta", inner.momenta)):
+            if blocks is not None:
+                named |= {f"{kind}.{name}": torch.tensor(getattr(blocks, name)) for name in _BLOCKS}
+        return named
+
+    def model_tensors(self, state: State) -> dict[str, Tensor]:
+        """The shared model, by layers."""
+        variables = state.inner.variables
+        return {name: torch.tensor(value) for name, value in self._task.model(variables.x, variables.y).items()}
+
+    def reports(self, state: State) -> Mapping[str, bytes]:
+        """What the party's owner wanted to know; it stays here."""
+        return self._task.findings(state.inner.variables.x, state.inner.variables.y)
+
+    def _contribute(self, state: State, asked: Asked) -> tuple[fedbio.State, Vector]:
+        return self._party.contribute(state.inner, asked, self._randomness)
+
+    @property
+    def _gate(self) -> RecoveryGate | None:
+        return self._begun.recovery.gate if self._begun.recovery is not None else None
+
+    def _settle(self, state: State, instruction: AveragingRound, ask: AskDisclosure) -> Plan:
+        """Disclose for the survivors, once it is on the disk for whom."""
+        if (instruction.phase, instruction.k) != state.summed:
+            asked = (instruction.phase, instruction.k)
+            raise StepUnexpected(f"the last value was of {state.summed}: there is nothing to open for {asked}")
+        recovery = self._begun.recovery
+        assert recovery is not None  # noqa: S101 (_check_step has looked)
+        settled = recovery.gate.settle(ask)
+        self._was_summed(instruction, bitmap(ask.survivors))
+        recovery.journal.note(instruction.phase, instruction.k, bitmap(ask.survivors))
+        left = state.left | settled.content.disclosure.key_shares.keys()
+        return Plan(replace(state, left=left), release=settled)
+
+    def _was_summed(self, instruction: AveragingRound, now: int) -> bool:
+        """Whether a phase is made again. Its values are the same then: a sum over others would differ by a value."""
+        recovery = self._begun.recovery
+        before = recovery.journal.get(instruction.phase, instruction.k) if recovery is not None else None
+        if before is not None and before != now:
+            raise ParticipantsRefused(
+                f"the {instruction.phase} phase of round {instruction.k} was summed over {before.bit_count()} parties "
+                f"before (bits {before:b}), and is never summed over others (bits {now:b})"
+            )
+        return before is not None
+
+    def _check_step(self, instruction: AveragingRound) -> None:
+        recovers = self._begun.recovery is not None
+        if (instruction.step is not None) != (recovers and instruction.summed):
+            stands = (
+                "asks for recovery: its sums, and nothing else, go" if recovers else "asks for no recovery: no sum goes"
+            )
+            raise StepUnexpected(f"the run's spec {stands} by steps; the {instruction.phase} phase came otherwise")
+
+    def _check_participants(self, state: State, instruction: AveragingRound) -> frozenset[int]:
+        """Refuse participants that the coordinator chose for itself; the answer is who has left.
+
+        It could open two sums that differ by one party. With recovery a party may be missing, but never come back.
+        """
+        recovers = self._begun.recovery is not None
+        sampled = self._train.parties_per_round if instruction.phase in ("variables", "momenta") else None
+        spec = self._begun.spec
+        wanted = participants(spec.seed, instruction.k, len(spec.parties), sampled)
+        if not recovers and instruction.participants == wanted:
+            return state.left
+        named = frozenset(instruction.participants)
+        if not recovers or not named <= frozenset(wanted) - state.left or self._begun.index not in named:
+            gone = f" without {sorted(state.left)}, who left" if state.left else ""
+            raise ParticipantsRefused(
+                f"the {instruction.phase} phase of round {instruction.k} is for parties {list(wanted)}, as the run's "
+                f"seed has it{gone}, not for {list(instruction.participants)}"
+            )
+        if self._was_summed(instruction, bitmap(named)):  # who was lost in an earlier session may be back in this one
+            return state.left
+        return state.left | (frozenset(wanted) - named)
+
+    def _restore(self, fresh: State, tensors: Mapping[str, Tensor]) -> State:
+        def blocks(kind: str) -> fedbio.Blocks:
+            return fedbio.Blocks(*(tensors[f"{kind}.{name}"].numpy() for name in _BLOCKS))
+
+        try:
+            momenta = blocks("momenta") if "momenta.x" in tensors else None
+            inner = fedbio.State(
+                blocks("variables"), momenta, None, int(tensors["round"]) - 1, int(tensors["projected"])
+            )
+        except KeyError as missing:
+            raise CheckpointMissing(f"the checkpoint holds no {missing}: start a new run") from None
+        sizes = [getattr(inner.variables, name).size for name in _BLOCKS]
+        if sizes != [getattr(fresh.inner.variables, name).size for name in _BLOCKS]:
+            raise CheckpointMissing("the checkpoint belongs to other rows or another model: start a new run")
+        return State(inner, int(tensors["k"]))
+
+
+def settings_of(train: FedbioSpec) -> fedbio.Settings:
+    """The run's settings as `parley.party.fedbio.steps` knows them: weights of rows are private, heads are local."""
+    steps, cleaning = train.step_sizes, train.task.kind == "data_cleaning"
+    return fedbio.Settings(
+        eta=steps.eta,
+        gamma=steps.gamma,
+        tau=steps.tau,
+        local_steps=train.local_steps,
+        accelerated=train.has_momenta,
+        lower="global" if cleaning else "local",
+        upper="private" if cleaning else "shared",
+        schedule=Schedule(steps.delta, steps.offset),
+        c_nu=steps.momentum,
+        c_omega=steps.momentum,
+        c_u=steps.momentum,
+        radius=train.radius,
+        neumann_terms=train.neumann_terms,
+        lower_batch=train.batch,
+        upper_batch=train.checked_batch,
+    )
+
+
+def accept(opened: Opened) -> Offer:
+    """Upper parameters that are shared: weights of rows are not, so that their number stays private."""
+    settings, objective = settings_of(opened.spec.settings(FedbioSpec)), task_of(opened).objective
+    return Offer(objective.upper_size if settings.upper == "shared" else 0)
+
+
+ALGORITHM = PartyAlgorithm(
+    PROTOCOL,
+    accept,
+    FedbioRole,
+    refusals={
+        fedbio.InvalidSettings: Refusal("INVALID_ARGUMENT", "SPEC_INVALID"),
+        InvalidDecay: Refusal("INVALID_ARGUMENT", "SPEC_INVALID"),
+        SeriesDiverges: Refusal("OUT_OF_RANGE", "RANGE_EXCEEDED"),
+        InvalidData: Refusal("FAILED_PRECONDITION", "DATA_INVALID"),
+        ImagesUnfit: Refusal("FAILED_PRECONDITION", "DATA_INVALID"),
+        TooFewExamples: Refusal("FAILED_PRECONDITION", "DATA_INVALID"),
+        ParticipantsRefused: Refusal("PERMISSION_DENIED", "PARTICIPANTS_REFUSED"),
+        fedbio.RoundMismatch: Refusal("FAILED_PRECONDITION", "ROUND_MISMATCH"),
+        fedbio.MeanMismatch: Refusal("INVALID_ARGUMENT", "MESSAGE_INVALID"),
+        fedbio.Diverged: Refusal("OUT_OF_RANGE", "RANGE_EXCEEDED"),
+    },
+    sits_out=True,
+)

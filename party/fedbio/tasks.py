@@ -1,0 +1,201 @@
+"""What a run of the FedBiO family learns at a party: the objective from the party's own tables, and what it leaves."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import pairwise
+from math import isqrt
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from parley.numerics.few_shot import sample_task
+from parley.numerics.storm import Vector
+from parley.numerics.streams import stream
+from parley.party.fedbio.hyper_representation import HyperRepresentation
+from parley.party.fedbio.objectives import BilevelObjective, DataCleaning, Rows, initial_network
+from parley.party.fedbio.suspects import ranked_rows, weights_picture
+from parley.party.roles import Opened
+from parley.protocols.fedbio.settings import CleaningSpec, FedbioSpec, RepresentationSpec
+from parley.tables.errors import RowsDiffer
+from parley.tables.loading import Labels, Table
+
+SUSPECTS, PICTURE = "suspects.csv", "weights.png"
+
+
+class ImagesUnfit(ValueError):
+    """A party's rows are no square images, or too few of a class."""
+
+
+class Task(Protocol):
+    """An objective, where it starts, and what a finished run leaves with the party."""
+
+    @property
+    def objective(self) -> BilevelObjective:
+        """f and g of this party."""
+
+    def start(self, generator: np.random.Generator) -> tuple[Vector, Vector]:
+        """The first x and y."""
+
+    def model(self, x: Vector, y: Vector) -> Mapping[str, Vector]:
+        """The model by named parts."""
+
+    def findings(self, x: Vector, y: Vector) -> Mapping[str, bytes]:
+        """Files for the party's owner."""
+
+
+def task_of(opened: Opened) -> Task:
+    """The task of a run at this party."""
+    task = opened.spec.settings(FedbioSpec).task
+    return _cleaning(opened, task) if isinstance(task, CleaningSpec) else _representation(opened, task)
+
+
+@dataclass(frozen=True)
+class Cleaning:
+    """Data cleaning: x weighs the party's training rows, y is the shared model."""
+
+    objective: DataCleaning
+    ids: NDArray[np.str_]
+    """Of the training rows."""
+    classes: tuple[str, ...]
+
+    def start(self, generator: np.random.Generator) -> tuple[Vector, Vector]:
+        """Every weight ½; the same network at all parties."""
+        return np.zeros(self.objective.upper_size), initial_network(self.objective.widths, generator)
+
+    def model(self, x: Vector, y: Vector) -> Mapping[str, Vector]:  # noqa: ARG002 (the weights are no part of it)
+        """Weights and biases, layer by layer."""
+        parts, at = {}, 0
+        for layer, (before, after) in enumerate(pairwise(self.objective.widths)):
+            parts[f"layers.{layer}.weight"] = y[at : at + before * after].reshape(before, after)
+            at += before * after
+            parts[f"layers.{layer}.bias"] = y[at : at + after]
+            at += after
+        return parts
+
+    def findings(self, x: Vector, y: Vector) -> Mapping[str, bytes]:
+        """The ranked rows and their picture."""
+        labels = self.objective.labels
+        predicted = self.objective.predict(y, self.objective.features)
+        return {
+            SUSPECTS: ranked_rows(self.ids.tolist(), x, labels, predicted, self.classes),
+            PICTURE: weights_picture(x, labels, predicted),
+        }
+
+
+@dataclass(frozen=True)
+class Representation:
+    """Hyper-representation: x is the shared backbone, y the heads of the party's own tasks."""
+
+    objective: HyperRepresentation
+
+    def start(self, generator: np.random.Generator) -> tuple[Vector, Vector]:
+        """The same backbone at all parties; heads of zeros."""
+        return self.objective.initial_upper(generator), np.zeros(self.objective.lower_size)
+
+    def model(self, x: Vector, y: Vector) -> Mapping[str, Vector]:
+        """The backbone, and a head for each task."""
+        return {"backbone": x, "heads": y.reshape(len(self.objective.tasks), -1)}
+
+    def findings(self, x: Vector, y: Vector) -> Mapping[str, bytes]:  # noqa: ARG002
+        """Nothing besides the model."""
+        return {}
+
+
+def _cleaning(opened: Opened, task: CleaningSpec) -> Cleaning:
+    name = opened.spec.table_of(opened.index)
+    own, labels = opened.table, _labels(opened, name, opened.table, task.classes)
+    training = np.arange(len(own))
+    if isinstance(task.checked, str):
+        checked = _further(opened, task.checked, task.classes)
+    else:
+        training, chosen = _divided(opened, len(own), task.checked)
+        checked = own.features[chosen], labels[chosen]
+    wrong = None
+    if task.truth is not None:
+        wrong = labels[training] != _truth(opened, task.truth, own.ids[training], task.classes)
+    objective = DataCleaning(
+        own.features[training],
+        labels[training],
+        *checked,
+        classes=len(task.classes),
+        ridge=task.regularisation,
+        hidden=task.hidden,
+        test=None if task.test is None else _further(opened, task.test, task.classes),
+        wrong=wrong,
+    )
+    return Cleaning(objective, own.ids[training], task.classes)
+
+
+def _divided(opened: Opened, rows: int, share: float) -> tuple[Rows, Rows]:
+    """Training rows, and checked ones drawn by the seed."""
+    party = opened.spec.parties[opened.index].name
+    order = stream(opened.spec.seed, f"fedbio/{party}/checked").permutation(rows)
+    count = min(max(1, round(share * rows)), rows - 1)
+    if rows < 2:
+        raise RowsDiffer(f"table {opened.table.name} has {rows} rows: a share of them cannot be set apart")
+    return np.sort(order[count:]), np.sort(order[:count])
+
+
+def _further(opened: Opened, name: str, classes: tuple[str, ...]) -> tuple[Vector, Rows]:
+    """Rows and labels of another table of this party, with the columns and the scaling of its own."""
+    table = opened.tables.load_like(name, opened.table)
+    return np.asarray(table.features), _labels(opened, name, table, classes)
+
+
+def _labels(opened: Opened, name: str, table: Table, classes: tuple[str, ...]) -> Rows:
+    return _aligned(opened.tables.labels(name, classes), table.ids, name)
+
+
+def _truth(opened: Opened, name: str, ids: NDArray[np.str_], classes: tuple[str, ...]) -> Rows:
+    return _aligned(opened.tables.labels(name, classes), ids, name)
+
+
+def _aligned(labels: Labels, ids: NDArray[np.str_], name: str) -> Rows:
+    """Labels in the order of `ids`; both are sorted, so the usual case is the identity."""
+    if not np.array_equal(labels.ids, ids):
+        position = {identity: row for row, identity in enumerate(labels.ids.tolist())}
+        missing = sum(identity not in position for identity in ids.tolist())
+        if missing:
+            raise RowsDiffer(
+                f"{missing} of {len(ids)} rows have no label in table {name}: label them, or leave them out"
+            )
+        return np.asarray(labels.values[[position[identity] for identity in ids.tolist()]], dtype=np.int64)
+    return np.asarray(labels.values, dtype=np.int64)
+
+
+def _representation(opened: Opened, task: RepresentationSpec) -> Representation:
+    images = _images_by_class(opened, task)
+    generator = stream(opened.spec.seed, f"fedbio/{opened.spec.parties[opened.index].name}/tasks")
+    tasks = [
+        sample_task(
+            images,
+            ways=task.ways,
+            shots=task.shots,
+            queries=task.queries,
+            generator=generator,
+            rotate=task.rotate,
+        )
+        for _ in range(task.tasks)
+    ]
+    return Representation(HyperRepresentation(tasks, task.ways, task.filters, task.layers, task.regularisation))
+
+
+def _images_by_class(opened: Opened, task: RepresentationSpec) -> NDArray[np.uint8]:
+    """(classes, examples, side, side) of the classes that have enough images, all cut to the same number."""
+    table, name = opened.table, opened.spec.table_of(opened.index)
+    side = isqrt(len(table.columns))
+    if side * side != len(table.columns):
+        raise ImagesUnfit(f"table {name} has {len(table.columns)} columns, which make no square image")
+    labels = _aligned(opened.tables.labels(name), table.ids, name)
+    counts = np.bincount(labels)
+    enough = np.flatnonzero(counts >= task.shots + task.queries)
+    if len(enough) < task.ways:
+        raise ImagesUnfit(
+            f"{len(enough)} classes of table {name} have {task.shots + task.queries} images; tasks of {task.ways} "
+            "classes need more: lower ways, shots or queries"
+        )
+    each = int(counts[enough].min())
+    pixels = np.clip(np.rint(table.features * (255.0 / task.ink)), 0, 255).astype(np.uint8)
+    stacked = [pixels[np.flatnonzero(labels == label)[:each]] for label in enough]
+    return np.stack(stacked).reshape(len(enough), each, side, side)

@@ -1,0 +1,240 @@
+"""HGP behind a party's session: stretches of Push-Sum steps with the neighbours, at the clock's word."""
+
+import asyncio
+import functools
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+from google.protobuf.message import Message
+from numpy.typing import NDArray
+from torch import Tensor
+
+from parley.numerics.networks import NetworkError, NetworkKind, NetworkPlan
+from parley.numerics.push_sum import PushSumError, estimate
+from parley.numerics.streams import stream
+from parley.party.hgp import steps as hgp
+from parley.party.hgp.push_sum import PushSumPlane
+from parley.party.hgp.tasks import HgpTask, hgp_task, row_sets
+from parley.party.peers import in_time
+from parley.party.roles import Begun, CheckpointMissing, Offer, Opened, PartyAlgorithm, Plan, scalar
+from parley.privacy.release import Addend, Release
+from parley.protocols.decentralised.codec import encode_contribution
+from parley.protocols.decentralised.messages import PeerTraffic, Stretch, plan_of
+from parley.protocols.hgp.codec import PROTOCOL
+from parley.protocols.hgp.settings import HgpSpec, PersonalisationSpec
+from parley.protocols.refusals import Refusal
+from parley.protocols.tensor.codec import Blobs, MessageInvalid
+
+Vector = NDArray[np.floating]
+SMALL = 1 << 16
+"""Products over fewer numbers than this are quicker than handing them to another thread."""
+
+
+@dataclass(frozen=True)
+class State:
+    """A party between two stretches."""
+
+    x: Vector
+    hyper: Vector
+    """λ_i."""
+    v: Vector | None = None
+    """The last hyper-gradient."""
+    k: int = 0
+    """Outer iterations that the last checkpoint contains."""
+    inner: hgp.TrainingState | None = None
+    """The inner problem while it is being solved."""
+    outer: hgp.HyperGradientState | None = None
+    """The hyper-gradient while it is being computed."""
+
+
+class HgpRole:
+    """Hyper-parameters, influence of rows, or a personal model, by SGP and HGP."""
+
+    def __init__(self, begun: Begun) -> None:
+        self._begun, self._train = begun, begun.spec.settings(HgpSpec)
+        self._task: HgpTask = hgp_task(begun.opened)
+        count = len(begun.spec.parties)
+        self._plane = PushSumPlane(
+            begun.index,
+            network_of(begun.opened),
+            begun.peers,
+            doubly_stochastic=self._train.network.weights == "metropolis" and not self._is_local,
+            patience_seconds=self._train.patience_seconds if self._train.delivery == "robust" else None,
+            most_waiting=2 * (self._train.stretch + 1) * count,
+        )
+        self._worker = ThreadPoolExecutor(max_workers=1, thread_name_prefix="hgp")
+        self._small = self._task.cost.rows * self._task.cost.model_size <= SMALL
+
+    def begin(self, checkpoint: Mapping[str, Tensor] | None) -> State:
+        """The first x and λ, or those of a checkpoint."""
+        fresh = State(self._task.x, self._task.hyper)
+        if checkpoint is None:
+            return fresh
+        named = {name: tensor.numpy() for name, tensor in checkpoint.items()}
+        if any(name not in named or named[name].shape != getattr(fresh, name).shape for name in ("x", "hyper")):
+            raise CheckpointMissing("the checkpoint belongs to other rows or another model: start a new run")
+        return State(named["x"], named["hyper"], named.get("v"), int(named["k"]))
+
+    async def act(self, state: State, instruction: Stretch) -> Plan:
+        """Take the steps of a stretch with the neighbours, or do what needs none."""
+        match instruction.phase:
+            case "train" | "hyper_gradient":
+                what = f"steps {instruction.first} to {instruction.last} of {instruction.phase}"
+                return Plan(await in_time(self._walk(state, instruction), self._begun.spec.round_seconds, what))
+            case "evaluate":
+                draft = await self._compute(self._task.measures, state.x, state.hyper, state.v)
+                return Plan(state, draft=draft)
+            case "checkpoint":
+                return Plan(replace(state, k=instruction.k), checkpoint=instruction.k)
+            case "finish":
+                return Plan(state, finished=True)
+        raise MessageInvalid(f"a run of hgp has no phase {instruction.phase}")
+
+    async def stop(self, state: State) -> Plan:
+        """Let the thread go."""
+        self._worker.shutdown(wait=False)
+        return Plan(state)
+
+    def encode(
+        self,
+        number: int,
+        instruction: Stretch,  # noqa: ARG002 (the answer's kind follows from the release)
+        release: Release[Addend] | None,
+    ) -> tuple[Message, Blobs]:
+        """That it is done, or this party's part of the measures."""
+        traffic = PeerTraffic(self._begun.index, self._plane.messages, self._begun.peers.sent_bytes)
+        return encode_contribution(number, traffic, release)
+
+    def tensors(self, state: State) -> dict[str, Tensor]:
+        """All that outlives an outer iteration."""
+        named = {"x": _tensor(state.x), "hyper": _tensor(state.hyper), "k": scalar(state.k)}
+        return named if state.v is None else named | {"v": _tensor(state.v)}
+
+    def model_tensors(self, state: State) -> dict[str, Tensor]:
+        """x, λ_i and the last hyper-gradient."""
+        named = {"model": _tensor(state.x), "hyper": _tensor(state.hyper)}
+        return named if state.v is None else named | {"hyper_gradient": _tensor(state.v)}
+
+    def reports(self, state: State) -> Mapping[str, bytes]:
+        """What the party's owner wanted to know; it stays here."""
+        return self._task.findings(state.v)
+
+    @property
+    def _is_local(self) -> bool:
+        task = self._train.task
+        return isinstance(task, PersonalisationSpec) and task.method == "local"
+
+    async def _walk(self, state: State, asked: Stretch) -> State:
+        clock = self._train.first_step(asked.k, asked.phase)
+        total = self._train.inner_steps if asked.phase == "train" else self._train.hyper_steps
+        if asked.first == 0:
+            self._plane.begin(clock)
+            state = await self._started(state, asked)
+        current: Any = state.inner if asked.phase == "train" else state.outer
+        if current is None or current.step != asked.first or asked.last > total:
+            raise MessageInvalid(f"steps {asked.first} to {asked.last} of {asked.phase} are not due now")
+        step = self._stepper(state, asked)
+        pushes = self._train.inner.push_steps if asked.phase == "train" else self._train.hyper.push_steps
+        for at in range(asked.first, asked.last):
+            incoming = await self._plane.receive(clock + at - 1) if at else {}
+            receivers, shares = self._plane.receivers(clock + at)
+            current, portions = await self._stepped(step, at, pushes, current, incoming, receivers, shares)
+            await self._plane.send(clock + at, portions)
+        if asked.last == total:
+            incoming = await self._plane.receive(clock + total - 1)
+            current, _ = await self._stepped(step, total, pushes, current, incoming, (), None)
+            return await self._ended(state, asked, current)
+        return replace(state, inner=current) if asked.phase == "train" else replace(state, outer=current)
+
+    async def _started(self, state: State, asked: Stretch) -> State:
+        if asked.phase == "train":
+            return replace(state, inner=hgp.begin_training(state.x), outer=None)
+        begun = await self._compute(hgp.begin_hyper_gradient, self._task.cost, state.x, state.hyper)
+        return replace(state, inner=None, outer=begun)
+
+    async def _ended(self, state: State, asked: Stretch, current: Any) -> State:
+        if asked.phase == "train":
+            x = estimate(current.mass).astype(state.x.dtype, copy=False)
+            return replace(state, x=x, inner=None)
+        hyper = state.hyper
+        if not self._task.ranks_rows:
+            hyper = hgp.outer_step(hyper, current.v, self._train.outer.step_size, self._task.lowest)
+        return replace(state, hyper=hyper, v=current.v, outer=None)
+
+    def _stepper(self, state: State, asked: Stretch) -> Callable[..., Any]:
+        cost, member = self._task.cost, self._begun.index
+        seed = iteration_seed(self._begun.spec.seed, asked.k)
+        if asked.phase == "train":
+            return functools.partial(hgp.train_step, cost, training_of(self._train, seed), state.hyper, member)
+        settings = hyper_gradient_of(self._train, seed)
+        return functools.partial(hgp.hyper_gradient_step, cost, settings, state.x, state.hyper, member)
+
+    async def _stepped(self, step: Callable[..., Any], at: int, pushes: int, *arguments: Any) -> Any:
+        if self._small or at % pushes:  # between two products a step only splits and adds
+            return step(*arguments)
+        return await self._compute(step, *arguments)
+
+    async def _compute(self, function: Callable[..., Any], *arguments: Any) -> Any:
+        return await asyncio.get_running_loop().run_in_executor(self._worker, function, *arguments)
+
+
+def training_of(train: HgpSpec, seed: int) -> hgp.Training:
+    """The inner problem's settings as `parley.party.hgp.steps` knows them."""
+    inner = train.inner
+    return hgp.Training(
+        steps=train.inner_steps,
+        learning_rate=inner.learning_rate,
+        milestones=inner.milestones,
+        decay=inner.decay,
+        batch_size=inner.batch,
+        seed=seed,
+        push_steps=inner.push_steps,
+    )
+
+
+def hyper_gradient_of(train: HgpSpec, seed: int) -> hgp.Hgp:
+    """The hyper-gradient's settings as `parley.party.hgp.steps` knows them."""
+    hyper = train.hyper
+    return hgp.Hgp(hyper.rounds, hyper.push_steps, hyper.step_size, hgp.Form(hyper.form), hyper.batch, seed)
+
+
+def iteration_seed(seed: int, k: int) -> int:
+    """The seed of one outer iteration's batches."""
+    return int(stream(seed, "hgp/iteration", k).bit_generator.random_raw()) >> 1
+
+
+def network_of(opened: Opened) -> NetworkPlan:
+    """The run's network; a party that learns alone has neighbours at no step."""
+    train = opened.spec.settings(HgpSpec)
+    if isinstance(train.task, PersonalisationSpec) and train.task.method == "local":
+        return NetworkPlan(NetworkKind.EDGE_LIST, size=len(opened.names), edges=((),))
+    return plan_of(train.network, opened.names, opened.spec.seed)
+
+
+def accept(opened: Opened) -> Offer:
+    """Nothing of λ is shared; refuses data that the task cannot work with."""
+    network_of(opened)
+    hgp_task(opened)
+    return Offer()
+
+
+def _tensor(vector: Vector) -> Tensor:
+    return torch.from_numpy(np.array(vector))
+
+
+ALGORITHM = PartyAlgorithm(
+    PROTOCOL,
+    accept,
+    HgpRole,
+    refusals={
+        NetworkError: Refusal("INVALID_ARGUMENT", "NETWORK_REFUSED"),
+        PushSumError: Refusal("INVALID_ARGUMENT", "MESSAGE_INVALID"),
+        hgp.InvalidHgp: Refusal("INVALID_ARGUMENT", "SPEC_INVALID"),
+        hgp.Diverged: Refusal("OUT_OF_RANGE", "DIVERGED"),
+    },
+    training_rows=lambda spec, index, rows: row_sets(spec, index, rows).lower,
+)

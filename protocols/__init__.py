@@ -1,0 +1,1 @@
+"""What crosses, one folder for each algorithm, and what their messages share."""

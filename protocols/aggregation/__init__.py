@@ -1,0 +1,1 @@
+"""Secure sums on the wire."""

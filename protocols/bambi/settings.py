@@ -1,0 +1,174 @@
+"""Settings of BAMBI (vertical federated bilevel learning)."""
+
+from typing import ClassVar, Literal, Self
+
+from pydantic import Field, model_validator
+
+from parley.spec.algorithms import AlgorithmSettings, Layout
+from parley.spec.protection import ProtectionSpec
+from parley.spec.section import Section
+
+
+class ModelSpec(Section):
+    """The embedding network T_m of each party; its weights are the upper block x_m."""
+
+    kind: Literal["identity", "linear", "mlp", "cnn", "import"] = "mlp"
+    """`identity` hands features on; `import` takes `factory`, if the party's policy allows it."""
+    hidden: tuple[int, ...] | None = Field(default=None, max_length=16)
+    """Widths of the hidden layers (mlp, 64 if left out), or channels of the two convolutions (cnn)."""
+    out: int = Field(default=32, ge=1, le=65536)
+    """Width of the embedding."""
+    activation: Literal["relu", "tanh"] = "relu"
+    """Between layers."""
+    image_shape: tuple[int, int] | None = None
+    """Height and width of a party's image strip (cnn)."""
+    factory: str | None = Field(default=None, pattern=r"^[\w.]+:\w+$")
+    """`package.module:function` that makes a torch module (import)."""
+
+    @model_validator(mode="after")
+    def _complete(self) -> Self:
+        if any(width < 1 or width > 65536 for width in self.hidden or ()):
+            raise ValueError("hidden widths lie between 1 and 65536")
+        if self.kind == "import" and self.factory is None:
+            raise ValueError("kind import needs `factory: package.module:function`")
+        if self.kind == "cnn" and self.image_shape is None:
+            raise ValueError("kind cnn needs `image_shape: [height, width]`")
+        if self.hidden and self.kind in ("identity", "linear", "import"):
+            raise ValueError(f"kind {self.kind} has no hidden layers: leave `hidden` out, or take kind mlp")
+        return self
+
+    @property
+    def widths(self) -> tuple[int, ...]:
+        """`hidden`, with its default filled in."""
+        return self.hidden if self.hidden is not None else (64,) if self.kind == "mlp" else ()
+
+
+class OptimiserSpec(Section):
+    """A first-order method with a schedule."""
+
+    kind: Literal["sgd", "adam"] = "sgd"
+    """Plain (or heavy-ball) gradient steps, or Adam."""
+    step: float = Field(default=0.1, gt=0)
+    """Step size α (upper) or β (lower)."""
+    momentum: float = Field(default=0.0, ge=0, lt=1)
+    """Heavy-ball momentum of sgd."""
+    decay_from: float = Field(default=1.0, ge=0, le=1)
+    """From this share of the run on, the step falls linearly to zero; 1 keeps it constant."""
+    clip: float | None = Field(default=None, gt=0)
+    """Largest Euclidean norm of a party's gradient; longer ones are scaled down."""
+
+
+class UpperSpec(Section):
+    """The upper level."""
+
+    steps: int = Field(default=100, ge=0, le=10_000_000)
+    """Upper iterations K."""
+    batch: int | None = Field(default=256, ge=1)
+    """Rows of an upper batch; null takes all upper rows."""
+    optimiser: OptimiserSpec = OptimiserSpec()
+    """How x is updated."""
+
+
+class LowerSpec(Section):
+    """The lower level."""
+
+    solver: Literal["newton", "sgd"] = "newton"
+    """`newton` solves with label-free curvature products (`implicit` only); `sgd` is the paper's."""
+    steps: int = Field(default=1, ge=1, le=100_000)
+    """Newton or gradient steps N per upper iteration."""
+    batch: int | None = Field(default=None, ge=1)
+    """Rows of a lower batch; null takes all lower rows."""
+    optimiser: OptimiserSpec = OptimiserSpec(step=0.5)
+    """How y is updated by `sgd`."""
+    warmup_steps: int = Field(default=0, ge=0, le=1_000_000)
+    """Lower steps before the first upper iteration."""
+    final_steps: int = Field(default=0, ge=0, le=1_000_000)
+    """Lower steps after the last upper iteration."""
+
+
+class ZerothOrderSpec(Section):
+    """The zeroth-order Jacobian estimator."""
+
+    directions: int = Field(default=1, ge=1, le=100_000)
+    """Perturbed trajectories Q."""
+    smoothing: float = Field(default=1e-3, gt=0, lt=1)
+    """Length μ of a perturbation."""
+    kind: Literal["orthogonal", "gaussian"] = "orthogonal"
+    """How directions are drawn; orthogonal ones are exact where Q is the number of upper parameters."""
+    jacobian_clip: float | None = Field(default=0.3, gt=0)
+    """Largest norm of the Jacobian term relative to the direct term at each party; null leaves it free."""
+
+
+class ImplicitSpec(Section):
+    """The implicit hyper-gradient by conjugate gradients."""
+
+    rounds: int = Field(default=8, ge=1, le=10_000)
+    """Conjugate-gradient rounds of the adjoint system."""
+    newton_rounds: int = Field(default=8, ge=1, le=10_000)
+    """Conjugate-gradient rounds of each Newton step."""
+    tolerance: float = Field(default=1e-10, ge=0, lt=1)
+    """A system counts as solved when its residual has shrunk by this factor."""
+    preconditioner: bool = True
+    """Let each party precondition with its own block; spares rounds and sends nothing."""
+
+
+class BambiSpec(AlgorithmSettings):
+    """Vertical federated bilevel learning: an upper block x_m and a lower block y_m at each party."""
+
+    layout: ClassVar[Layout] = "vertical"
+    algorithm: Literal["bambi"]
+    """This algorithm."""
+    problem: Literal["hyper_representation", "hyper_parameters"] = "hyper_representation"
+    """Learn embeddings (VFHRL) or regularisation coefficients (VFHO)."""
+    hypergradient: Literal["implicit", "zeroth_order", "zeroth_order_local"] = "implicit"
+    """`implicit` is exact and spends least; `zeroth_order` is unbiased; `zeroth_order_local` is the paper's, biased."""
+    loss: Literal["softmax", "logistic", "squared"] = "softmax"
+    """Loss of both levels on the summed embedding."""
+    model: ModelSpec = ModelSpec()
+    """The embedding of each party (hyper_representation)."""
+    regularisation: float = Field(default=1e-4, gt=0, le=1e6)
+    """γ of γ‖y‖²; the initial coefficient in hyper_parameters."""
+    coefficients: Literal["party", "feature"] = "party"
+    """hyper_parameters: one coefficient for each party, or for each of its features."""
+    intercept: bool = True
+    """Where features are the embedding (hyper_parameters, kind identity): give the first party a column of ones."""
+    upper: UpperSpec = UpperSpec()
+    """The upper level."""
+    lower: LowerSpec = LowerSpec()
+    """The lower level."""
+    zeroth_order: ZerothOrderSpec = ZerothOrderSpec()
+    """Settings of the zeroth-order modes."""
+    implicit: ImplicitSpec = ImplicitSpec()
+    """Settings of the implicit mode."""
+
+    @model_validator(mode="after")
+    def _modes_fit(self) -> Self:
+        if self.lower.solver == "newton" and self.hypergradient != "implicit":
+            raise ValueError(
+                f"hypergradient {self.hypergradient} differentiates through gradient steps: "
+                "write `lower: {solver: sgd}`"
+            )
+        return self
+
+    def check(self, privacy: ProtectionSpec, parties: list[str]) -> None:  # noqa: ARG002 (any parties will do)
+        """Refuse a protection that this algorithm cannot give."""
+        if self.loss == "squared" and privacy.labels.mechanism != "off":
+            raise ValueError(
+                "label privacy covers classes, not regression targets: write `labels: {mechanism: off}` to send exact "
+                "gradients, or use a classification loss"
+            )
+
+    @property
+    def embeds(self) -> bool:
+        """Whether a network makes the embedding; otherwise it is the features themselves."""
+        return self.problem == "hyper_representation" and self.model.kind != "identity"
+
+    @property
+    def run_length(self) -> int:
+        """Iterations of the whole run."""
+        return self.upper.steps
+
+    @property
+    def trajectories(self) -> int:
+        """The base trajectory and its perturbed copies, Q + 1."""
+        return 1 if self.hypergradient == "implicit" else 1 + self.zeroth_order.directions

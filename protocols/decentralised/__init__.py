@@ -1,0 +1,1 @@
+"""What the decentralised algorithms share: the clock's stretches, and vectors between neighbours."""

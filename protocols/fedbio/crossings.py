@@ -1,0 +1,32 @@
+"""What can leave in the FedBiO family: one entry for each field of its messages."""
+
+from parley.privacy.manifest import SECURE_SUM, Entry, control, derived
+
+CROSSINGS: tuple[Entry, ...] = (
+    derived(
+        "fedbio.v1.LocalState.sum",
+        "a client's rows, labels and model",
+        SECURE_SUM,
+        "coordinator: the sum over the clients",
+    ),
+    derived(
+        "fedbio.v1.Measures.sum",
+        "a client's losses, mistakes and numbers of rows",
+        SECURE_SUM,
+        "coordinator: the sum over the clients",
+    ),
+    derived(
+        "fedbio.v1.Instruction.mean",
+        "rows, labels and models of the participants",
+        "an average of secure sums; nothing is added to it",
+        "all parties and the coordinator",
+    ),
+    *control("fedbio.v1.LocalState", "phase", "coordinator"),
+    *control("fedbio.v1.SettledSum", "phase k participants", "coordinator"),
+    *control("fedbio.v1.Instruction", "round phase k participants recovery", "the participants"),
+    *control(
+        "fedbio.v1.Contribution", "round state measures acknowledgement round_key shares disclosure", "coordinator"
+    ),
+    *control("party.v1.ExchangeRequest", "fedbio", "the participants"),
+    *control("party.v1.ExchangeResponse", "fedbio", "coordinator"),
+)

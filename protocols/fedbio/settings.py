@@ -1,0 +1,194 @@
+"""Settings of the FedBiO family (horizontal federated bilevel learning)."""
+
+from dataclasses import dataclass
+from typing import Annotated, Any, ClassVar, Literal, Self
+
+from pydantic import Field, field_validator, model_validator
+
+from parley.spec.algorithms import AlgorithmSettings, Layout
+from parley.spec.protection import ProtectionSpec
+from parley.spec.section import Section
+
+TableName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$")]
+
+
+class CleaningSpec(Section):
+    """Find mislabelled rows: each party weighs its own training rows by rows whose labels were checked."""
+
+    kind: Literal["data_cleaning"]
+    """This task."""
+    classes: tuple[str, ...] = Field(min_length=2, max_length=10_000)
+    """Every class as the label columns write it; a party need not have rows of each."""
+    checked: Annotated[TableName | float, Field(union_mode="left_to_right")]
+    """Rows whose labels are right: a table of each party, or a share of its `table` such as 0.05, drawn by the seed."""
+    test: TableName | None = None
+    """A table of each party to judge the model on; only the parties' sum of mistakes is seen."""
+    truth: TableName | None = None
+    """A table of each party with the right labels, where they are known: tells how well wrong ones are found."""
+    hidden: tuple[int, ...] = Field(default=(), max_length=8)
+    """Widths of hidden layers; none for softmax regression."""
+    regularisation: float = Field(default=1e-3, gt=0, le=1e3)
+    """L2 coefficient of the model."""
+
+    @field_validator("classes", mode="before")
+    @classmethod
+    def _names(cls, value: Any) -> Any:
+        if not isinstance(value, (list, tuple)):
+            return value
+        if any(isinstance(name, bool) for name in value):
+            raise ValueError('YAML reads yes, no, on and off as truth values: write classes in quotes, such as "yes"')
+        return [str(name) if isinstance(name, int) else name for name in value]
+
+    @model_validator(mode="after")
+    def _complete(self) -> Self:
+        if len(set(self.classes)) != len(self.classes):
+            raise ValueError("a class is listed twice")
+        if any(width < 1 or width > 65536 for width in self.hidden):
+            raise ValueError("hidden widths lie between 1 and 65536")
+        if isinstance(self.checked, float) and not 0 < self.checked < 1:
+            raise ValueError("checked is the name of a table, or a share between 0 and 1 such as 0.05")
+        return self
+
+    @property
+    def tables(self) -> tuple[str, ...]:
+        """Tables that it reads besides the run's."""
+        checked = self.checked if isinstance(self.checked, str) else None
+        return tuple(name for name in (checked, self.test, self.truth) if name is not None)
+
+
+class RepresentationSpec(Section):
+    """Learn a representation of images on which new few-shot tasks are quickly learned (N-way K-shot)."""
+
+    kind: Literal["hyper_representation"]
+    """This task."""
+    ways: int = Field(default=5, ge=2, le=1000)
+    """Classes of a task, N."""
+    shots: int = Field(default=1, ge=1, le=1000)
+    """Images of each class to learn from, K."""
+    queries: int = Field(default=15, ge=1, le=1000)
+    """Images of each class to judge by."""
+    tasks: int = Field(default=16, ge=1, le=10_000)
+    """Tasks that each party draws from its own images."""
+    rotate: bool = True
+    """Turn each class of a task by a random multiple of 90°."""
+    ink: float = Field(default=255.0, gt=0)
+    """The table's value of a fully inked pixel; an image is a row of side × side columns."""
+    filters: int = Field(default=16, ge=1, le=1024)
+    """Channels of each convolution (the paper's networks have 64)."""
+    layers: int = Field(default=4, ge=1, le=8)
+    """Convolutions of stride 2."""
+    regularisation: float = Field(default=1e-3, gt=0, le=1e3)
+    """L2 coefficient of the heads."""
+
+    @property
+    def tables(self) -> tuple[str, ...]:
+        """Tables that it reads besides the run's."""
+        return ()
+
+
+Task = Annotated[CleaningSpec | RepresentationSpec, Field(discriminator="kind")]
+
+
+@dataclass(frozen=True)
+class Steps:
+    """Step sizes with every default filled in."""
+
+    eta: float
+    gamma: float
+    tau: float
+    delta: float
+    offset: float | None
+    momentum: float
+
+
+_STEPS = {
+    # The paper's constants, appendix B.1; FedBiO's are ours.
+    ("data_cleaning", True): Steps(200.0, 1.0, 0.01, 30.0, 10000.0, 0.2),
+    ("data_cleaning", False): Steps(1000.0, 0.5, 0.5, 1.0, None, 1.0),
+    ("hyper_representation", True): Steps(0.1, 1.0, 1.0, 1.0, None, 0.5),
+    ("hyper_representation", False): Steps(0.1, 1.0, 1.0, 1.0, None, 1.0),
+}
+
+
+class FedbioSpec(AlgorithmSettings):
+    """Horizontal federated bilevel learning: every party has rows and labels of its own, only averages are seen."""
+
+    layout: ClassVar[Layout] = "horizontal"
+    goes_on_without_parties: ClassVar[bool] = True
+    algorithm: Literal["fedbio"]
+    """This algorithm."""
+    task: Task
+    """What to learn."""
+    accelerated: bool | None = None
+    """FedBiOAcc's momenta, two phases per round, or FedBiO's one; if left out, on for data_cleaning, else off."""
+    rounds: int = Field(default=300, ge=1, le=10_000_000)
+    """Averages over the parties."""
+    local_steps: int = Field(default=5, ge=1, le=10_000)
+    """Steps that each party takes between two averages, I."""
+    parties_per_round: int | None = Field(default=None, ge=1, le=64)
+    """How many parties, drawn by the seed, take part in a round; all if left out."""
+    eta: float | None = Field(default=None, gt=0)
+    """η, step of the weights (200, or 1000 without momenta) or of the representation (0.1)."""
+    gamma: float | None = Field(default=None, gt=0)
+    """γ, step of the model (1, or 0.5 for data_cleaning without momenta)."""
+    tau: float | None = Field(default=None, gt=0)
+    """τ, step of u (0.01, or 0.5 without momenta), or scale of the Neumann series (1)."""
+    delta: float | None = Field(default=None, gt=0)
+    """δ of α_t = δ/(u₀+t)^{1/3}, or the constant α where `offset` is null."""
+    offset: float | None = Field(default=None, gt=0)
+    """u₀ of α_t; with `delta` given, null keeps α at δ."""
+    momentum: float | None = Field(default=None, gt=0)
+    """c of all three momenta; c·α² must not pass 1."""
+    radius: float = Field(default=100.0, gt=0)
+    """Largest norm of u; must exceed that of the parties' own solutions."""
+    neumann_terms: int = Field(default=5, ge=0, le=10_000)
+    """Hessian products Q of a hyper-gradient (hyper_representation)."""
+    batch: int = Field(default=64, ge=1)
+    """Training rows (or tasks) of a step."""
+    checked_batch: int = Field(default=64, ge=1)
+    """Checked rows (or tasks) of a step."""
+
+    def check(self, privacy: ProtectionSpec, parties: list[str]) -> None:
+        """Refuse a protection that this algorithm cannot give."""
+        if self.parties_per_round is None:
+            return
+        if privacy.aggregation.kind == "two_tree":
+            raise ValueError("two_tree sums over all parties: sampled parties need `aggregation: {kind: pairwise}`")
+        least = max(privacy.aggregation.minimum_parties, 1 if privacy.aggregation.kind == "plain" else 2)
+        if self.parties_per_round < least:
+            raise ValueError(f"parties_per_round is {self.parties_per_round}, but no sum over fewer than {least} opens")
+        if self.parties_per_round > len(parties):
+            raise ValueError(f"{self.parties_per_round} parties per round asked for; the run has {len(parties)}")
+
+    @property
+    def sampled_parties(self) -> int | None:
+        """Parties of a round's sum; None for all."""
+        return self.parties_per_round
+
+    @property
+    def run_length(self) -> int:
+        """Iterations of the whole run."""
+        return self.rounds
+
+    @property
+    def tables(self) -> tuple[str, ...]:
+        """Tables that the run reads besides each party's own."""
+        return self.task.tables
+
+    @property
+    def has_momenta(self) -> bool:
+        """`accelerated`, with its default filled in: the representation's is chosen for stability."""
+        return self.task.kind == "data_cleaning" if self.accelerated is None else self.accelerated
+
+    @property
+    def step_sizes(self) -> Steps:
+        """The step sizes, with defaults by task and method filled in."""
+        usual = _STEPS[self.task.kind, self.has_momenta]
+        return Steps(
+            self.eta or usual.eta,
+            self.gamma or usual.gamma,
+            self.tau or usual.tau,
+            self.delta or usual.delta,
+            self.offset or (usual.offset if self.delta is None else None),
+            self.momentum or usual.momentum,
+        )

@@ -1,0 +1,1 @@
+"""Sums that go on without a lost party, on the wire."""

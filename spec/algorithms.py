@@ -1,0 +1,94 @@
+"""Which algorithms there are: each is registered by an entry point, in this distribution or in another one.
+
+An entry point of the group `parley.algorithms` is named like the algorithm and loads an `Algorithm`. That object names
+the sides of the algorithm without importing them: a party imports the party side, a coordinator the coordinator side,
+and whoever reads a spec imports neither.
+"""
+
+import pkgutil
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from importlib.metadata import entry_points
+from types import MappingProxyType
+from typing import Any, ClassVar, Literal
+
+from parley.spec.protection import ProtectionSpec
+from parley.spec.section import Section
+
+GROUP = "parley.algorithms"
+Layout = Literal["vertical", "horizontal"]
+
+
+class AlgorithmUnknown(LookupError):
+    """No installed distribution registers such an algorithm."""
+
+
+class AlgorithmSettings(Section):
+    """The `train` section of a spec: what the rest of a run has to know of any algorithm's settings."""
+
+    algorithm: str
+    """The algorithm that reads this section."""
+
+    layout: ClassVar[Layout]
+    """Whether parties hold columns of the same rows (`vertical`), or rows of the same columns."""
+    sends_clear_values: ClassVar[bool] = False
+    """Whether parties send each other values that no mechanism hides; nobody should accept that without a thought."""
+    goes_on_without_parties: ClassVar[bool] = False
+    """Whether a round may be summed without a lost party, so that a spec may ask for `recovery`."""
+
+    @property
+    def run_length(self) -> int:
+        """Iterations of the whole run, as people count them."""
+        raise NotImplementedError
+
+    @property
+    def tables(self) -> tuple[str, ...]:
+        """Tables that the run reads besides each party's own."""
+        return ()
+
+    @property
+    def sampled_parties(self) -> int | None:
+        """How many parties take part in a round's sum; None for all."""
+        return None
+
+    @property
+    def works_unattended(self) -> bool:
+        """Whether parties go on by themselves while one of them, or the coordinator, is away."""
+        return False
+
+    def check(self, privacy: ProtectionSpec, parties: list[str]) -> None:
+        """Refuse, by a ValueError, a protection or parties that this algorithm cannot work with."""
+
+
+@dataclass(frozen=True)
+class Algorithm:
+    """What a distribution registers: the settings, and where the rest is found, as `module:name`."""
+
+    settings: type[AlgorithmSettings]
+    protocol: str
+    """A `CrossingProtocol`: what crosses."""
+    party: str
+    """A `PartyAlgorithm`."""
+    coordinator: str
+    """A `CoordinatorAlgorithm`."""
+    title: str = ""
+    """The algorithm in a few words, for people."""
+
+    def load(self, side: Literal["protocol", "party", "coordinator"]) -> Any:
+        """Import one side."""
+        return pkgutil.resolve_name(getattr(self, side))
+
+
+@cache
+def installed() -> Mapping[str, Algorithm]:
+    """Every algorithm of every installed distribution, by name."""
+    found = {entry.name: entry.load() for entry in entry_points(group=GROUP)}
+    return MappingProxyType(dict(sorted(found.items())))
+
+
+def algorithm_named(name: str) -> Algorithm:
+    """The algorithm of this name."""
+    if name not in installed():
+        raise AlgorithmUnknown(f"no algorithm {name!r} is installed here, only {', '.join(installed())}")
+    return installed()[name]
