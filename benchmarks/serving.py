@@ -69,9 +69,9 @@ def run() -> list[dict[str, Any]]:
 
 def _alone(files: dict[str, Path], labels: Path) -> float:
     """Rows per second of the same model in one process."""
-    shelves = {name: TableStore({"train": TableConfig(path=path)}) for name, path in files.items()}
-    trained = train_pooled(parse_spec(SPEC), shelves, LabelStore({"train": LabelConfig(path=labels)}))
-    tables = [shelf.load("train") for shelf in shelves.values()]
+    stores = {name: TableStore({"train": TableConfig(path=path)}) for name, path in files.items()}
+    trained = train_pooled(parse_spec(SPEC), stores, LabelStore({"train": LabelConfig(path=labels)}))
+    tables = [store.load("train") for store in stores.values()]
     return len(tables[0]) / statistics.median(_times([lambda: trained.predict(tables)] * BATCHES))
 
 

@@ -188,11 +188,11 @@ def _busy_seconds(local: LocalFederation, name: str) -> float:
 def _timed(phases: Phases) -> Iterator[None]:
     """While it lasts, note what a party's functions take, and encode and decode what would cross."""
     apply, contribute = party.apply, party.contribute
-    gate, desk = SumGate(ClearProtection(len(NAMES))), OutcomeGate(lambda _: True)
+    gate, outcomes = SumGate(ClearProtection(len(NAMES))), OutcomeGate(lambda _: True)
 
     def timed_apply(block: party.Block, state: party.State, outcome: Outcome) -> party.State:
         with _clock(phases, "codec"):
-            message, blobs = encode_instruction(1, desk.release(Round(outcome, RowsForward("test", 0, 1))))
+            message, blobs = encode_instruction(1, outcomes.release(Round(outcome, RowsForward("test", 0, 1))))
             decode_instruction(pb.Instruction.FromString(message.SerializeToString()), blobs)
         with _clock(phases, "parties"):
             return apply(block, state, outcome)

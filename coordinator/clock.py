@@ -6,7 +6,7 @@ from google.protobuf.message import Message
 
 from parley.privacy.release import Addend, OutcomeGate, Release
 from parley.protocols.decentralised.codec import decode_contribution, encode_instruction
-from parley.protocols.decentralised.messages import PeerTraffic, Stretch
+from parley.protocols.decentralised.messages import PeerTraffic, StepRange
 from parley.protocols.tensor.codec import Blobs, MessageInvalid
 
 
@@ -15,15 +15,15 @@ class Clock:
 
     def __init__(self, parties: int) -> None:
         self.gate = OutcomeGate(lambda _: False)  # no label is ever released
-        self.finish = Stretch("finish", 0)
+        self.finish = StepRange("finish", 0)
         self._traffic: dict[int, PeerTraffic] = {}
         self._parties = parties
 
-    def encode(self, number: int, release: Release[Stretch]) -> tuple[Message, Blobs]:
+    def encode(self, number: int, release: Release[StepRange]) -> tuple[Message, Blobs]:
         """The instruction of a stretch."""
         return encode_instruction(number, release)
 
-    def decode(self, message: Any, blobs: Blobs, release: Release[Stretch]) -> Addend | None:
+    def decode(self, message: Any, blobs: Blobs, release: Release[StepRange]) -> Addend | None:
         """A party's answer; what it said to its neighbours is noted."""
         addend, traffic = decode_contribution(message, blobs, release.content)
         if traffic.party >= self._parties:

@@ -23,7 +23,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from parley.dashboard.access import CSRF_HEADER, SESSION_SECONDS, Access, is_same_origin
 from parley.dashboard.card import STYLE_HASH, card_html, make_card
 from parley.dashboard.crossings import crossings
-from parley.dashboard.views import Desk, Refused
+from parley.dashboard.views import Refused, RunAccess
 
 STATIC = Path(__file__).parent / "static"
 PUBLIC = frozenset({"/login", "/static/style.css", "/static/icon.svg"})
@@ -84,9 +84,9 @@ class Guard:
         return None
 
 
-def make_app(desk: Desk, access: Access) -> Starlette:
+def make_app(runs: RunAccess, access: Access) -> Starlette:
     """The page of one coordinator."""
-    routes = _Routes(desk, access)
+    routes = _Routes(runs, access)
     return Starlette(
         routes=[
             Route("/", _file("index.html")),
@@ -116,8 +116,8 @@ def make_app(desk: Desk, access: Access) -> Starlette:
 class _Routes:
     """Each method answers one request."""
 
-    def __init__(self, desk: Desk, access: Access) -> None:
-        self._desk, self._access = desk, access
+    def __init__(self, runs: RunAccess, access: Access) -> None:
+        self._desk, self._access = runs, access
 
     async def login(self, request: Request) -> Response:
         body = await _body(request, LARGEST_LOGIN)

@@ -1,6 +1,6 @@
 """What the page shows, as plain data, and what it may ask of the coordinator that it belongs to.
 
-Nothing here knows gRPC: the coordinator hands in an object that satisfies `Desk`.
+Nothing here knows gRPC: the coordinator hands in an object that satisfies `RunAccess`.
 """
 
 from collections.abc import AsyncIterator, Mapping, Sequence
@@ -128,7 +128,7 @@ class ProblemView:
     message: str
 
 
-class Desk(Protocol):
+class RunAccess(Protocol):
     """What the page asks of its coordinator. Every method may raise `Refused`."""
 
     async def runs(self) -> Sequence[RunView]:

@@ -47,7 +47,7 @@ class Alignment:
 
 
 @dataclass(frozen=True)
-class AlignmentShelf:
+class AlignmentStore:
     """Alignments as files under a service's state directory."""
 
     state: Path

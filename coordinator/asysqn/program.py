@@ -29,7 +29,7 @@ from parley.protocols.asysqn.codec import (
     encode_instruction,
     encode_slopes,
 )
-from parley.protocols.asysqn.messages import AllRows, AsysqnRound, Batch, Derivative, Look, RowsName
+from parley.protocols.asysqn.messages import AllRows, AsysqnRound, Batch, Derivative, Evaluate, RowsName
 from parley.protocols.asysqn.settings import AsysqnSpec
 from parley.protocols.rounds import Finish
 from parley.protocols.tensor.codec import Blobs, MessageInvalid
@@ -83,7 +83,7 @@ class AsysqnProgram(AsysqnForm):
             labels=signed(labels),
             slopes=self._holder,
             stops=bool(targets),
-            look_every=spec.evaluate_every,
+            evaluate_every=spec.evaluate_every,
             checkpoint_every=spec.checkpoint_every,
             watch=Watch(targets=targets, optimum=train.optimum),
         )
@@ -183,7 +183,7 @@ def signed(labels: Labels) -> NDArray[np.float64]:
 
 def prediction_round(first: int, count: int) -> AsysqnRound:
     """Ask for θ of some rows of a prediction's table."""
-    return AsysqnRound(None, Look("all", first, count))
+    return AsysqnRound(None, Evaluate("all", first, count))
 
 
 def scorer(spec: RunSpec) -> Callable[[Vector], Vector]:

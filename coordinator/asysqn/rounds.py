@@ -2,7 +2,7 @@
 
 Q. Zhang et al.: AsySQN, KDD 2021. Synchronous: the coordinator names the batch, opens the one sum that serves all
 parties, and sends it back with the next ask; that exchange is the barrier. Asynchronous: it starts the parties' loops,
-asks now and then how far they are, looks at the objective without holding anybody up, and stops them.
+asks now and then how far they are, evaluates the objective without holding anybody up, and stops them.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from parley.protocols.asysqn.messages import (
     AsysqnRound,
     Batch,
     Derivative,
+    Evaluate,
     Halt,
-    Look,
     OpenedTheta,
     Outcome,
     Progress,
@@ -38,8 +38,8 @@ from parley.protocols.rounds import Checkpoint, Finish
 
 Vector = NDArray[np.float64]
 Rounds = Generator[AsysqnRound, Any, None]
-LOOK_SHARE = 0.25
-"""At most about this share of a run's time goes into looking at it."""
+EVALUATION_SHARE = 0.25
+"""At most about this share of a run's time goes into evaluations."""
 
 
 class Slopes(Protocol):
@@ -80,7 +80,7 @@ class Problem:
     """The gate of labels, where the parties have none."""
     stops: bool
     """Whether the run ends at its target."""
-    look_every: int
+    evaluate_every: int
     checkpoint_every: int
     watch: Watch = field(default_factory=Watch)
     progress: dict[int, Progress] = field(default_factory=dict)
@@ -134,21 +134,21 @@ def _tick(problem: Problem, clock: Clock) -> Clock:
 
 
 def _synchronous(problem: Problem, done: int, observer: Observer) -> Rounds:
-    clock, pending, looked = clock_after(problem, done), None, -1
+    clock, pending, evaluated = clock_after(problem, done), None, -1
     k = done
     while k < problem.steps and not (problem.stops and problem.watch.met):
         rows = rows_at(problem, clock)
         theta = yield _round(pending, ThetaForward(rows))
         pending = _outcome(problem, rows, theta)
         clock, k = _tick(problem, clock), k + 1
-        if _due(k, problem.look_every):
-            look_at(problem, k, (yield _round(pending, Look())), observer)
-            pending, looked = None, k
+        if _due(k, problem.evaluate_every):
+            evaluate(problem, k, (yield _round(pending, Evaluate())), observer)
+            pending, evaluated = None, k
         if _due(k, problem.checkpoint_every):
             yield _round(pending, Checkpoint(k))
             pending = None
-    if looked != k:
-        look_at(problem, k, (yield _round(pending, Look())), observer)
+    if evaluated != k:
+        evaluate(problem, k, (yield _round(pending, Evaluate())), observer)
     yield _round(None, Checkpoint(k)) if k else _round(None, ReportAsk())
     yield _round(None, Finish())
 
@@ -156,38 +156,38 @@ def _synchronous(problem: Problem, done: int, observer: Observer) -> Rounds:
 def _asynchronous(problem: Problem, observer: Observer) -> Rounds:
     yield _round(None, ReportAsk())  # everybody answers before anybody asks
     yield _round(None, Start())
-    next_look, next_checkpoint = (
-        _next(problem.rounds, problem.look_every),
+    next_evaluation, next_checkpoint = (
+        _next(problem.rounds, problem.evaluate_every),
         _next(problem.rounds, problem.checkpoint_every),
     )
     began, before = time.monotonic(), problem.rounds
     while problem.rounds < problem.steps and not (problem.stops and problem.watch.met):
         yield _round(None, ReportAsk())
-        if next_look is not None and problem.rounds >= next_look:
+        if next_evaluation is not None and problem.rounds >= next_evaluation:
             started = time.monotonic()
-            look_at(problem, None, (yield _round(None, Look())), observer)
-            next_look = _next(problem.rounds, problem.look_every)
-            _rest(time.monotonic() - started)
+            evaluate(problem, None, (yield _round(None, Evaluate())), observer)
+            next_evaluation = _next(problem.rounds, problem.evaluate_every)
+            _pause(time.monotonic() - started)
         if next_checkpoint is not None and problem.rounds >= next_checkpoint:
             yield _round(None, Checkpoint(problem.rounds))
             next_checkpoint = _next(problem.rounds, problem.checkpoint_every)
-        due = [mark for mark in (next_look, next_checkpoint, problem.steps) if mark is not None]
+        due = [mark for mark in (next_evaluation, next_checkpoint, problem.steps) if mark is not None]
         _sleep_until(min(due), problem.rounds, before, began)
     yield _round(None, Halt())
-    look_at(problem, None, (yield _round(None, Look())), observer)
+    evaluate(problem, None, (yield _round(None, Evaluate())), observer)
     yield _round(None, Checkpoint(max(problem.rounds, 1)))
     yield _round(None, Finish())
 
 
-def look_at(problem: Problem, k: int | None, total: Vector, observer: Observer) -> None:
-    """Take one look at the objective, and report it to the label holder."""
+def evaluate(problem: Problem, k: int | None, total: Vector, observer: Observer) -> None:
+    """Compute the objective, and report it to the label holder."""
     theta, squared_norm = total[:-1], float(total[-1])
     labels = problem.labels[problem.watched]
     trained, held_out = slice(None, problem.trained), slice(problem.trained, None)
     value = objective(problem.loss, theta[trained], labels[trained], problem.regularisation, squared_norm)
     done = problem.rounds if k is None else k
     problem.watch = observe(problem.watch, rounds=done, value=value)
-    metrics = {"objective": value, "sub-optimality": value - problem.watch.optimum, **standing(problem)}
+    metrics = {"objective": value, "sub-optimality": value - problem.watch.optimum, **party_progress(problem)}
     for target, reached in problem.watch.reached.items():
         metrics[f"rounds to {target:g}"] = float(reached)
     if len(labels) > problem.trained:
@@ -195,7 +195,7 @@ def look_at(problem: Problem, k: int | None, total: Vector, observer: Observer) 
     observer(Report(done, metrics))
 
 
-def standing(problem: Problem) -> dict[str, float]:
+def party_progress(problem: Problem) -> dict[str, float]:
     """What the parties say of themselves: counts, bytes, and the paper's utilisation of each (Section 6.3)."""
     parts = problem.progress.values()
     metrics = {
@@ -238,9 +238,9 @@ def _next(rounds_done: int, every: int) -> int | None:
     return (rounds_done // every + 1) * every if every else None
 
 
-def _rest(seconds: float, sleep: Callable[[float], None] = time.sleep) -> None:
-    """After a look that took so long, leave the parties alone for a while: looking must not become the work."""
-    sleep(min(seconds * (1.0 / LOOK_SHARE - 1.0), 1.0))
+def _pause(seconds: float, sleep: Callable[[float], None] = time.sleep) -> None:
+    """Pause after an evaluation in proportion to its length, so that evaluations stay a small share of a run."""
+    sleep(min(seconds * (1.0 / EVALUATION_SHARE - 1.0), 1.0))
 
 
 def _sleep_until(mark: int, now: int, before: int, began: float) -> None:

@@ -11,7 +11,7 @@ from parley.coordinator.clock import Clock, due
 from parley.coordinator.labels import LabelAccess
 from parley.coordinator.programs import CommonRows, CoordinatorAlgorithm, Observer, Report
 from parley.numerics.networks import check_strongly_connected
-from parley.protocols.decentralised.messages import ACCURACY_LEVELS, Phase, Stretch, plan_of
+from parley.protocols.decentralised.messages import ACCURACY_LEVELS, Phase, StepRange, plan_of
 from parley.protocols.hgp.codec import PROTOCOL
 from parley.protocols.hgp.settings import HgpSpec, PersonalisationSpec
 from parley.spec.run import RunSpec
@@ -19,7 +19,7 @@ from parley.spec.run import RunSpec
 CHECKED_STEPS = 10_000
 """A time-varying network is checked for so many steps; beyond, its schedule is of the same kind."""
 
-Rounds = Generator[Stretch, Any, None]
+Rounds = Generator[StepRange, Any, None]
 
 
 class HgpProgram(Clock):
@@ -42,15 +42,15 @@ class HgpProgram(Clock):
                 yield from self._stretches("hyper_gradient", k, self._train.hyper_steps)
             last, reported = k + 1 == self._train.outer.steps, self.traffic()
             if last or due(k + 1, self._spec.evaluate_every):
-                reported |= self._read((yield Stretch("evaluate", k)))
+                reported |= self._read((yield StepRange("evaluate", k)))
             observe(Report(k + 1, reported))
             if not last and due(k + 1, self._spec.checkpoint_every):
-                yield Stretch("checkpoint", k + 1)
+                yield StepRange("checkpoint", k + 1)
         yield self.finish
 
-    def _stretches(self, phase: Phase, k: int, steps: int) -> Iterator[Stretch]:
+    def _stretches(self, phase: Phase, k: int, steps: int) -> Iterator[StepRange]:
         for first in range(0, steps, self._train.stretch):
-            yield Stretch(phase, k, first, min(first + self._train.stretch, steps))
+            yield StepRange(phase, k, first, min(first + self._train.stretch, steps))
 
     def _read(self, total: Any) -> dict[str, float]:
         measures, levels = [float(value) for value in total[:8]], np.rint(np.asarray(total[8:], dtype=np.float64))

@@ -7,7 +7,7 @@ from parley.coordinator.clock import Clock, due
 from parley.coordinator.labels import LabelAccess
 from parley.coordinator.programs import CommonRows, CoordinatorAlgorithm, Observer, Report
 from parley.numerics.networks import check_strongly_connected, gossip_weights, links
-from parley.protocols.decentralised.messages import Stretch, plan_of
+from parley.protocols.decentralised.messages import StepRange, plan_of
 from parley.protocols.ldp_dsbo.codec import PROTOCOL
 from parley.protocols.ldp_dsbo.settings import LdpDsboSpec
 from parley.spec.run import RunSpec
@@ -22,16 +22,16 @@ class LdpDsboProgram(Clock):
         super().__init__(len(spec.parties))
         self._spec, self._train = spec, spec.settings(LdpDsboSpec)
 
-    def rounds(self, done: int, observe: Observer) -> Generator[Stretch, Any, None]:
+    def rounds(self, done: int, observe: Observer) -> Generator[StepRange, Any, None]:
         """Every stretch of the run from step `done` on; stretches end at checkpoints."""
         at, end, every = done, self._train.iterations, self._spec.checkpoint_every
         while at < end:
             last = min(at + self._train.stretch, end, *((every * (at // every + 1),) if every else ()))
-            yield Stretch("agent_steps", 0, at, last)
+            yield StepRange("agent_steps", 0, at, last)
             at = last
             observe(Report(at, self.traffic()))
             if at < end and due(at, every):
-                yield Stretch("checkpoint", at)
+                yield StepRange("checkpoint", at)
         yield self.finish
 
 

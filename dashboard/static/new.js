@@ -56,7 +56,7 @@ export function start(main, leaving) {
     problems.replaceChildren(...found.map((problem) => el("li", {},
       problem.line ? el("button", { onclick: () => goTo(problem.line) }, `line ${problem.line}`) : "",
       problem.field && el("code", {}, `${problem.field}: `), problem.message)));
-    verdict.textContent = found.length ? `${found.length} to correct` : "The spec is right";
+    verdict.textContent = found.length ? `${found.length} to correct` : "The spec is valid";
     button.disabled = found.length > 0;
     number();
   }

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from parley.numerics.gradient_estimators import Features, Rows, batch_rows
 from parley.numerics.linear_losses import LinearLoss, slopes_at, slopes_from_derivative
 from parley.party.asysqn import steps as asysqn
-from parley.protocols.asysqn.messages import AllRows, Batch, Derivative, Look, Outcome, RowsName
+from parley.protocols.asysqn.messages import AllRows, Batch, Derivative, Evaluate, Outcome, RowsName
 
 Vector = NDArray[np.float64]
 
@@ -96,7 +96,7 @@ class Block:
             slopes = slopes_at(self.loss, values, self._labels(rows))
         return asysqn.update(settings, self.data, state, rows, slopes)
 
-    def look(self, state: asysqn.State, ask: Look) -> Vector:
+    def evaluated(self, state: asysqn.State, ask: Evaluate) -> Vector:
         """What the coordinator watches: θ^ℓ and ‖w_ℓ‖²; or θ^ℓ of rows to predict."""
         if ask.rows == "watched":
             theta = self.watched @ state.weights

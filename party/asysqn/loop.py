@@ -34,7 +34,7 @@ Result = TypeVar("Result")
 
 
 @dataclass(frozen=True)
-class Standing:
+class LoopState:
     """Where a party stands: all that a checkpoint holds."""
 
     state: asysqn.State
@@ -87,7 +87,7 @@ class UpdateLoop:
     block: Block
     index: int
     spec: AsysqnSpec
-    standing: Standing
+    loop_state: LoopState
     plane: ThetaPlane
     pace: Pace
     worker: Executor
@@ -138,15 +138,15 @@ class UpdateLoop:
             self.failure = error
 
     async def _turn(self) -> None:
-        standing = self.standing
-        rows = self.block.next_rows(standing.state)
-        own = await self._compute(self.block.share, standing.state, self.index, rows)
+        loop_state = self.loop_state
+        rows = self.block.next_rows(loop_state.state)
+        own = await self._compute(self.block.share, loop_state.state, self.index, rows)
         calls_before = self.plane.answered
         found = await self._read(rows, own)
         if found is None and (self._alone >= self.spec.asynchrony.steps_alone or self.label_holder is not None):
             await asyncio.sleep(max(0.0, self._retry_at - time.monotonic()))
             return
-        theta = self._others(standing, rows) + own if found is None else found.values
+        theta = self._others(loop_state, rows) + own if found is None else found.values
         began = time.monotonic()
         try:
             outcome = OpenedTheta(theta) if found is None else await self._outcome(rows, found)
@@ -154,21 +154,21 @@ class UpdateLoop:
             self._back_off()
             await asyncio.sleep(max(0.0, self._retry_at - began))
             return
-        state = await self._compute(self._advance, standing.state, rows, outcome, 0.5**self._alone)
+        state = await self._compute(self._advance, loop_state.state, rows, outcome, 0.5**self._alone)
         if not isinstance(rows, AllRows):
             await self.pace.keep(began)
         if found is None:
             self._alone += 1
-            self.standing = replace(standing, state=state, updates_alone=standing.updates_alone + 1)
+            self.loop_state = replace(loop_state, state=state, updates_alone=loop_state.updates_alone + 1)
             return
         age = self.plane.answered - calls_before
         if age > self.spec.asynchrony.staleness:
-            self.standing = replace(standing, calls=standing.calls + 1)
+            self.loop_state = replace(loop_state, calls=loop_state.calls + 1)
             return
         self.staleness = max(self.staleness, age)
         self._alone, self._delay = 0, FIRST_WAIT_SECONDS
-        others = self._remember(standing, rows, theta - own)
-        self.standing = replace(standing, state=state, others=others, calls=standing.calls + 1)
+        others = self._remember(loop_state, rows, theta - own)
+        self.loop_state = replace(loop_state, state=state, others=others, calls=loop_state.calls + 1)
 
     async def _read(self, rows: RowsName, own: Vector) -> OpenedSum | None:
         """θ of some rows, or None while a party cannot be reached."""
@@ -192,17 +192,17 @@ class UpdateLoop:
     def _advance(self, state: asysqn.State, rows: RowsName, outcome: Outcome, damp: float) -> asysqn.State:
         return self.block.advance(state, self.index, rows, outcome, damp=damp)
 
-    def _others(self, standing: Standing, rows: RowsName) -> Vector:
+    def _others(self, loop_state: LoopState, rows: RowsName) -> Vector:
         if isinstance(rows, AllRows):
-            return standing.others
-        return standing.others[self.block.row_numbers(self.index, rows)]
+            return loop_state.others
+        return loop_state.others[self.block.row_numbers(self.index, rows)]
 
-    def _remember(self, standing: Standing, rows: RowsName, others: Vector) -> Vector:
+    def _remember(self, loop_state: LoopState, rows: RowsName, others: Vector) -> Vector:
         if isinstance(rows, AllRows):
             return others
         # In place: the vector belongs to this loop alone, and a copy of n numbers at each step would be more work.
-        standing.others[self.block.row_numbers(self.index, rows)] = others
-        return standing.others
+        loop_state.others[self.block.row_numbers(self.index, rows)] = others
+        return loop_state.others
 
     async def _compute(self, function: Callable[..., Result], *arguments: Any) -> Result:
         return await asyncio.get_running_loop().run_in_executor(self.worker, function, *arguments)

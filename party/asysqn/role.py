@@ -18,14 +18,14 @@ from parley.numerics.linear_losses import loss_named
 from parley.numerics.streams import stream
 from parley.party.asysqn import steps as asysqn
 from parley.party.asysqn.block import Block, LabelsNotHere, RowsNotThere
-from parley.party.asysqn.loop import LabelHolder, Pace, Standing, UpdateLoop
+from parley.party.asysqn.loop import LabelHolder, LoopState, Pace, UpdateLoop
 from parley.party.asysqn.theta import ThetaPlane
 from parley.party.roles import Begun, CheckpointMissing, Offer, Opened, PartyAlgorithm, Plan, SavedModel, scalar
 from parley.privacy.aggregation import ring_of
 from parley.privacy.release import Addend, Release
 from parley.privacy.requested_sums import RequestedSums
 from parley.protocols.asysqn.codec import PROTOCOL, encode_contribution
-from parley.protocols.asysqn.messages import Ask, Halt, Look, Outcome, Progress, Start, ThetaForward
+from parley.protocols.asysqn.messages import Ask, Evaluate, Halt, Outcome, Progress, Start, ThetaForward
 from parley.protocols.asysqn.settings import AsysqnSpec
 from parley.protocols.refusals import Refusal
 from parley.protocols.rounds import Checkpoint, Finish
@@ -48,20 +48,20 @@ class AsysqnRole:
         self._updates = ThreadPoolExecutor(max_workers=1, thread_name_prefix="asysqn-update")
         self._answers = ThreadPoolExecutor(max_workers=1, thread_name_prefix="asysqn-answer")
         self._loop: UpdateLoop | None = None
-        self._standing: Standing | None = None
+        self._loop_state: LoopState | None = None
         self._started = time.monotonic()
 
-    def begin(self, checkpoint: Mapping[str, Tensor] | None) -> Standing:
+    def begin(self, checkpoint: Mapping[str, Tensor] | None) -> LoopState:
         """w_ℓ = 0, or as a checkpoint or the trained model has it."""
         if self._trained is not None:
             weights = self._trained["weights"].numpy()
-            return Standing(asysqn.start(self._block.data, weights), np.empty(0))
+            return LoopState(asysqn.start(self._block.data, weights), np.empty(0))
         if checkpoint is None:
             # At w = 0 everybody's part of θ is 0, so this is what the others' part is.
-            return Standing(asysqn.start(self._block.data), np.zeros(self._block.rows))
+            return LoopState(asysqn.start(self._block.data), np.zeros(self._block.rows))
         return _restore(self._block, checkpoint)
 
-    async def act(self, state: Standing, instruction: Instruction) -> Plan:
+    async def act(self, state: LoopState, instruction: Instruction) -> Plan:
         """Take the outcome, then do what is asked."""
         outcome, ask = instruction
         if self._spec.is_asynchronous and self._trained is None and self._loop is None:
@@ -69,17 +69,17 @@ class AsysqnRole:
         if self._loop is not None:
             self._loop.heard = time.monotonic()
             self._loop.check()
-            state = self._loop.standing
+            state = self._loop.loop_state
         if outcome is not None:
             state = await self._take(state, outcome)
-        self._standing = state
+        self._loop_state = state
         match ask:
             case ThetaForward(rows=rows):
                 draft = await self._compute(self._block.share, state.state, self._begun.index, rows)
-                self._standing = replace(state, pending=rows, calls=state.calls + 1)
-                return Plan(self._standing, draft=draft)
-            case Look():
-                return Plan(state, draft=await self._compute(self._block.look, state.state, ask))
+                self._loop_state = replace(state, pending=rows, calls=state.calls + 1)
+                return Plan(self._loop_state, draft=draft)
+            case Evaluate():
+                return Plan(state, draft=await self._compute(self._block.evaluated, state.state, ask))
             case Start():
                 if self._loop is None:
                     raise MessageInvalid("only an asynchronous training session starts a loop")
@@ -87,20 +87,20 @@ class AsysqnRole:
             case Halt() if self._loop is not None:
                 await self._loop.stop()
                 self._loop.check()
-                self._standing = self._loop.standing
-        assert self._standing is not None  # noqa: S101 (set above)
-        kept = replace(self._standing, k=ask.k) if isinstance(ask, Checkpoint) else self._standing
+                self._loop_state = self._loop.loop_state
+        assert self._loop_state is not None  # noqa: S101 (set above)
+        kept = replace(self._loop_state, k=ask.k) if isinstance(ask, Checkpoint) else self._loop_state
         if self._loop is not None:
             self._loop.checkpoint = max(self._loop.checkpoint, kept.k)
         return Plan(kept, checkpoint=kept.k if isinstance(ask, Checkpoint) else None, finished=isinstance(ask, Finish))
 
-    async def stop(self, state: Standing) -> Plan:
+    async def stop(self, state: LoopState) -> Plan:
         """Stop the loop and the answers to peers; an asynchronous party keeps its newest state as its checkpoint."""
         loop, self._loop = self._loop, None
         if loop is not None:
             await loop.stop()
             await loop.plane.close()
-            state = replace(loop.standing, k=loop.checkpoint)
+            state = replace(loop.loop_state, k=loop.checkpoint)
         if self._begun.opened.coordinator is not None:
             await self._begun.opened.coordinator.close()
         self._updates.shutdown(wait=False)
@@ -117,18 +117,18 @@ class AsysqnRole:
         """The contribution to a round, and how far this party is."""
         return encode_contribution(number, self._progress(), release)
 
-    def tensors(self, state: Standing) -> dict[str, Tensor]:
+    def tensors(self, state: LoopState) -> dict[str, Tensor]:
         """All that a party needs to go on."""
         arrays = {name: torch.from_numpy(np.array(array)) for name, array in asysqn.to_arrays(state.state).items()}
         others = torch.from_numpy(state.others.copy())
         counts = {"calls": scalar(state.calls), "updates_alone": scalar(state.updates_alone), "k": scalar(state.k)}
         return arrays | {"others": others} | counts
 
-    def model_tensors(self, state: Standing) -> dict[str, Tensor]:
+    def model_tensors(self, state: LoopState) -> dict[str, Tensor]:
         """w_ℓ."""
         return {"weights": torch.from_numpy(state.state.weights.copy())}
 
-    async def _take(self, state: Standing, outcome: Outcome) -> Standing:
+    async def _take(self, state: LoopState, outcome: Outcome) -> LoopState:
         """Step from the sum of the round before (synchronous)."""
         if state.pending is None or self._loop is not None:
             raise MessageInvalid("an outcome came where no sum was under way")
@@ -138,7 +138,7 @@ class AsysqnRole:
             await self._pace.keep(began)
         return replace(state, state=advanced, pending=None)
 
-    def _make_loop(self, standing: Standing) -> UpdateLoop:
+    def _make_loop(self, loop_state: LoopState) -> UpdateLoop:
         place, opened = self._begun, self._begun.opened
         count = len(place.spec.parties)
         limits = self._spec.asynchrony
@@ -153,7 +153,7 @@ class AsysqnRole:
             count,
             place.peers,
             sums,
-            lambda requests: self._block.shares(loop.standing.state, requests),
+            lambda requests: self._block.shares(loop.loop_state.state, requests),
             self._answers,
             most_waiting=limits.waiting_requests,
             seconds=limits.answer_seconds,
@@ -165,7 +165,7 @@ class AsysqnRole:
             self._block,
             place.index,
             self._spec,
-            standing,
+            loop_state,
             plane,
             self._pace,
             self._updates,
@@ -176,17 +176,17 @@ class AsysqnRole:
 
     def _progress(self) -> Progress:
         loop = self._loop
-        standing = loop.standing if loop is not None else self._standing
-        assert standing is not None  # noqa: S101 (act has set it)
+        loop_state = loop.loop_state if loop is not None else self._loop_state
+        assert loop_state is not None  # noqa: S101 (act has set it)
         return Progress(
             self._begun.index,
-            updates=standing.state.steps,
-            calls=standing.calls,
+            updates=loop_state.state.steps,
+            calls=loop_state.calls,
             peer_bytes=self._begun.peers.sent_bytes,
             busy_seconds=self._pace.busy_seconds,
             loop_seconds=time.monotonic() - (loop.started if loop is not None else self._started),
             staleness=loop.staleness if loop is not None else 0,
-            updates_alone=standing.updates_alone,
+            updates_alone=loop_state.updates_alone,
         )
 
     async def _compute(self, function: Any, *arguments: Any) -> Any:
@@ -254,13 +254,13 @@ def _labels(opened: Opened, spec: AsysqnSpec) -> Any:
     return np.where(labels.values == 1, 1.0, -1.0)
 
 
-def _restore(block: Block, tensors: Mapping[str, Tensor]) -> Standing:
+def _restore(block: Block, tensors: Mapping[str, Tensor]) -> LoopState:
     arrays = {name: tensor.numpy() for name, tensor in tensors.items()}
     if "others" not in arrays or arrays["weights"].shape != (block.data.features.shape[1],):
         raise CheckpointMissing("the checkpoint belongs to another model: start a new run")
     calls, alone, k = (int(arrays.pop(name)) for name in ("calls", "updates_alone", "k"))
     others = arrays.pop("others").copy()
-    return Standing(asysqn.from_arrays(arrays), others, calls, alone, k)
+    return LoopState(asysqn.from_arrays(arrays), others, calls, alone, k)
 
 
 ALGORITHM = PartyAlgorithm(

@@ -23,7 +23,7 @@ from parley.party.peers import in_time
 from parley.party.roles import Begun, CheckpointMissing, Offer, Opened, PartyAlgorithm, Plan, scalar
 from parley.privacy.release import Addend, Release
 from parley.protocols.decentralised.codec import encode_contribution
-from parley.protocols.decentralised.messages import PeerTraffic, Stretch, plan_of
+from parley.protocols.decentralised.messages import PeerTraffic, StepRange, plan_of
 from parley.protocols.hgp.codec import PROTOCOL
 from parley.protocols.hgp.settings import HgpSpec, PersonalisationSpec
 from parley.protocols.refusals import Refusal
@@ -79,7 +79,7 @@ class HgpRole:
             raise CheckpointMissing("the checkpoint belongs to other rows or another model: start a new run")
         return State(named["x"], named["hyper"], named.get("v"), int(named["k"]))
 
-    async def act(self, state: State, instruction: Stretch) -> Plan:
+    async def act(self, state: State, instruction: StepRange) -> Plan:
         """Take the steps of a stretch with the neighbours, or do what needs none."""
         match instruction.phase:
             case "train" | "hyper_gradient":
@@ -102,7 +102,7 @@ class HgpRole:
     def encode(
         self,
         number: int,
-        instruction: Stretch,  # noqa: ARG002 (the answer's kind follows from the release)
+        instruction: StepRange,  # noqa: ARG002 (the answer's kind follows from the release)
         release: Release[Addend] | None,
     ) -> tuple[Message, Blobs]:
         """That it is done, or this party's part of the measures."""
@@ -128,7 +128,7 @@ class HgpRole:
         task = self._train.task
         return isinstance(task, PersonalisationSpec) and task.method == "local"
 
-    async def _walk(self, state: State, asked: Stretch) -> State:
+    async def _walk(self, state: State, asked: StepRange) -> State:
         clock = self._train.first_step(asked.k, asked.phase)
         total = self._train.inner_steps if asked.phase == "train" else self._train.hyper_steps
         if asked.first == 0:
@@ -150,13 +150,13 @@ class HgpRole:
             return await self._ended(state, asked, current)
         return replace(state, inner=current) if asked.phase == "train" else replace(state, outer=current)
 
-    async def _started(self, state: State, asked: Stretch) -> State:
+    async def _started(self, state: State, asked: StepRange) -> State:
         if asked.phase == "train":
             return replace(state, inner=hgp.begin_training(state.x), outer=None)
         begun = await self._compute(hgp.begin_hyper_gradient, self._task.cost, state.x, state.hyper)
         return replace(state, inner=None, outer=begun)
 
-    async def _ended(self, state: State, asked: Stretch, current: Any) -> State:
+    async def _ended(self, state: State, asked: StepRange, current: Any) -> State:
         if asked.phase == "train":
             x = estimate(current.mass).astype(state.x.dtype, copy=False)
             return replace(state, x=x, inner=None)
@@ -165,7 +165,7 @@ class HgpRole:
             hyper = hgp.outer_step(hyper, current.v, self._train.outer.step_size, self._task.lowest)
         return replace(state, hyper=hyper, v=current.v, outer=None)
 
-    def _stepper(self, state: State, asked: Stretch) -> Callable[..., Any]:
+    def _stepper(self, state: State, asked: StepRange) -> Callable[..., Any]:
         cost, member = self._task.cost, self._begun.index
         seed = iteration_seed(self._begun.spec.seed, asked.k)
         if asked.phase == "train":

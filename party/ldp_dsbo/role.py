@@ -28,7 +28,7 @@ from parley.privacy.ldp_accounting import AccountingError, Decay, LdpPlan, Oracl
 from parley.privacy.ldp_states import NoisedState
 from parley.privacy.release import Addend, Release, StateGate
 from parley.protocols.decentralised.codec import encode_contribution
-from parley.protocols.decentralised.messages import PeerTraffic, Stretch, plan_of
+from parley.protocols.decentralised.messages import PeerTraffic, StepRange, plan_of
 from parley.protocols.ldp_dsbo.codec import PROTOCOL, decode_noised_state, encode_noised_state
 from parley.protocols.ldp_dsbo.settings import LdpDsboSpec, MetaLearningSpec
 from parley.protocols.refusals import Refusal
@@ -90,7 +90,7 @@ class LdpDsboRole:
         self._at = k
         return State(ldp_dsbo.AgentState(named["x"], named["y"], named["z"], k), k)
 
-    async def act(self, state: State, instruction: Stretch) -> Plan:
+    async def act(self, state: State, instruction: StepRange) -> Plan:
         """Take the steps of a stretch with the neighbours, or keep the state."""
         match instruction.phase:
             case "agent_steps":
@@ -113,7 +113,7 @@ class LdpDsboRole:
     def encode(
         self,
         number: int,
-        instruction: Stretch,  # noqa: ARG002 (everything is only acknowledged)
+        instruction: StepRange,  # noqa: ARG002 (everything is only acknowledged)
         release: Release[Addend] | None,
     ) -> tuple[Message, Blobs]:
         """That it is done."""

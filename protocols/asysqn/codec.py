@@ -15,8 +15,8 @@ from parley.protocols.asysqn.messages import (
     AsysqnRound,
     Batch,
     Derivative,
+    Evaluate,
     Halt,
-    Look,
     OpenedTheta,
     Outcome,
     Progress,
@@ -32,7 +32,7 @@ from parley.protocols.protocol import CrossingProtocol
 from parley.protocols.rounds import Checkpoint, Finish
 from parley.protocols.tensor.codec import Array, Blobs, MessageInvalid, decode_tensor, encode_tensor
 
-_LOOKS: dict[Literal["watched", "all"], pb.LookRows.ValueType] = {
+_EVALUATED_ROWS: dict[Literal["watched", "all"], pb.LookRows.ValueType] = {
     "watched": pb.LOOK_ROWS_WATCHED,
     "all": pb.LOOK_ROWS_ALL,
 }
@@ -57,8 +57,8 @@ def encode_instruction(number: int, release: Release[AsysqnRound]) -> tuple[pb.I
             message.start.SetInParent()
         case Report():
             message.report.SetInParent()
-        case Look(rows=look, first=first, count=count):
-            message.look.CopyFrom(pb.Look(rows=_LOOKS[look], first=first, count=count))
+        case Evaluate(rows=look, first=first, count=count):
+            message.look.CopyFrom(pb.Look(rows=_EVALUATED_ROWS[look], first=first, count=count))
         case Halt():
             message.halt.SetInParent()
         case Checkpoint(k=k):
@@ -89,7 +89,7 @@ def _decode_ask(message: pb.Instruction) -> Ask:
             return Report()
         case "look":
             look = message.look
-            return Look(named(_LOOKS, look.rows), _count(look.first), _count(look.count))
+            return Evaluate(named(_EVALUATED_ROWS, look.rows), _count(look.first), _count(look.count))
         case "halt":
             return Halt()
         case "checkpoint":

@@ -52,7 +52,7 @@ class Report:
 
 
 @dataclass(frozen=True)
-class Look:
+class Evaluate:
     """Contribute θ^ℓ of the watched rows and ‖w_ℓ‖², or of rows of a prediction."""
 
     rows: Literal["watched", "all"] = "watched"
@@ -65,7 +65,7 @@ class Halt:
     """Stop the update loop; go on answering."""
 
 
-Ask = ThetaForward | Start | Report | Look | Halt | Checkpoint | Finish
+Ask = ThetaForward | Start | Report | Evaluate | Halt | Checkpoint | Finish
 
 
 @dataclass(frozen=True)
@@ -140,4 +140,4 @@ class Progress:
 
 def is_summed(ask: Ask) -> bool:
     """Whether the parties answer with addends of a sum (or only acknowledge)."""
-    return isinstance(ask, ThetaForward | Look)
+    return isinstance(ask, ThetaForward | Evaluate)

@@ -5,7 +5,7 @@ from collections import deque
 from parley.contracts.decentralised.v1 import decentralised_pb2 as pb
 from parley.privacy.release import Addend, Release
 from parley.protocols.aggregation.codec import decode_addend, encode_addend, named
-from parley.protocols.decentralised.messages import PeerTraffic, Phase, Stretch
+from parley.protocols.decentralised.messages import PeerTraffic, Phase, StepRange
 from parley.protocols.tensor.codec import Blobs, MessageInvalid
 
 _PHASES: dict[Phase, pb.Phase.ValueType] = {
@@ -20,18 +20,18 @@ LARGEST_COUNT = 1 << 40
 Instruction, Contribution = pb.Instruction, pb.Contribution
 
 
-def encode_instruction(number: int, release: Release[Stretch]) -> tuple[pb.Instruction, Blobs]:
+def encode_instruction(number: int, release: Release[StepRange]) -> tuple[pb.Instruction, Blobs]:
     """The instruction of round `number`."""
     asked = release.content
     message = pb.Instruction(round=number, phase=_PHASES[asked.phase], k=asked.k, first=asked.first, last=asked.last)
     return message, deque()
 
 
-def decode_instruction(message: pb.Instruction, blobs: Blobs) -> Stretch:  # noqa: ARG001 (it announces no tensor)
+def decode_instruction(message: pb.Instruction, blobs: Blobs) -> StepRange:  # noqa: ARG001 (it announces no tensor)
     """What the clock asks."""
     if max(message.k, message.first, message.last) > LARGEST_COUNT or message.first > message.last:
         raise MessageInvalid(f"steps {message.first} to {message.last} of iteration {message.k} are out of range")
-    return Stretch(named(_PHASES, message.phase), message.k, message.first, message.last)
+    return StepRange(named(_PHASES, message.phase), message.k, message.first, message.last)
 
 
 def encode_contribution(
@@ -49,7 +49,7 @@ def encode_contribution(
     return message, blobs
 
 
-def decode_contribution(message: pb.Contribution, blobs: Blobs, asked: Stretch) -> tuple[Addend | None, PeerTraffic]:
+def decode_contribution(message: pb.Contribution, blobs: Blobs, asked: StepRange) -> tuple[Addend | None, PeerTraffic]:
     """What a party adds to the sum of an evaluation (None for an acknowledgement), and its traffic."""
     share = message.WhichOneof("share")
     if share != ("measures" if asked.answer == "sum" else "acknowledgement"):

@@ -22,7 +22,7 @@ are at each level, and of none which."""
 
 
 @dataclass(frozen=True)
-class Stretch:
+class StepRange:
     """An instruction to all parties: steps first … last−1 of a phase, or a phase without steps."""
 
     phase: Phase

@@ -9,16 +9,16 @@ from parley.contracts.coordinator.v1 import coordinator_service_pb2, coordinator
 from parley.contracts.run.v1 import run_service_pb2, run_service_pb2_grpc
 from parley.privacy.ledger import open_ledger
 from parley.privacy.noise import read_or_create_key
-from parley.services.coordinator.alignment import REFUSALS, AlignmentDesk, chosen_rows
+from parley.services.coordinator.alignment import REFUSALS, AlignmentRunner, chosen_rows
 from parley.services.coordinator.config import CoordinatorConfig
 from parley.services.coordinator.fleet import Fleet
 from parley.services.coordinator.labels import LabelStore
 from parley.services.coordinator.programs import ProgramFactory
 from parley.services.coordinator.refusals import CATALOGUE
 from parley.services.coordinator.registry import Registry
-from parley.services.coordinator.runs import RunDesk
+from parley.services.coordinator.runs import RunSupervisor
 from parley.services.coordinator.servicer import PartiesServicer, RunServicer
-from parley.services.coordinator.web import web_desk, web_page
+from parley.services.coordinator.web import web_page, web_runs
 from parley.services.wire.authorisation import HEALTH, REFLECTION, Policy
 from parley.services.wire.certificates import load_identity
 from parley.services.wire.configuration import ConfigInvalid, load_config
@@ -26,7 +26,7 @@ from parley.services.wire.process import run, serve
 from parley.services.wire.refusals import BoundaryInterceptor
 from parley.services.wire.state_directory import prepare_state
 from parley.services.wire.transport import add_health_and_reflection, listen, make_server
-from parley.tables.alignments import AlignmentShelf
+from parley.tables.alignments import AlignmentStore
 
 RUNS = run_service_pb2.DESCRIPTOR.services_by_name["RunService"]
 PARTIES = coordinator_service_pb2.DESCRIPTOR.services_by_name["CoordinatorService"]
@@ -52,24 +52,24 @@ async def main(given: argparse.Namespace) -> None:
     ledger = open_ledger(config.database_url)
     fleet = Fleet(config.identity, config.parties)
     key = read_or_create_key(config.state / "label-noise.key")
-    labels = LabelStore(config.labels, functools.partial(chosen_rows, AlignmentShelf(config.state), config.name))
-    desk = RunDesk(registry, fleet, labels, ProgramFactory(labels, ledger, key), config.runs)
-    alignments = AlignmentDesk(config.name, config.state, config.labels, fleet)
+    labels = LabelStore(config.labels, functools.partial(chosen_rows, AlignmentStore(config.state), config.name))
+    runs = RunSupervisor(registry, fleet, labels, ProgramFactory(labels, ledger, key), config.runs)
+    alignments = AlignmentRunner(config.name, config.state, config.labels, fleet)
     server = make_server(BoundaryInterceptor(POLICY, {**CATALOGUE, **REFUSALS}))
     run_service_pb2_grpc.add_RunServiceServicer_to_server(
-        RunServicer(desk, registry, fleet, ledger, alignments), server
+        RunServicer(runs, registry, fleet, ledger, alignments), server
     )
-    parties = PartiesServicer(fleet, registry, desk)
+    parties = PartiesServicer(fleet, registry, runs)
     coordinator_service_pb2_grpc.add_CoordinatorServiceServicer_to_server(parties, server)
     await add_health_and_reflection(server, [RUNS.full_name, PARTIES.full_name])
     host = config.listen.rpartition(":")[0]
     address = f"{host}:{listen(server, config.listen, config.identity)}"
-    desk.resume_unfinished()
+    runs.resume_unfinished()
     try:
-        async with web_page(config, web_desk(desk, registry, fleet, ledger)):
+        async with web_page(config, web_runs(runs, registry, fleet, ledger)):
             await serve(server, address, given.ready_file)
     finally:
-        await desk.stop()
+        await runs.stop()
         await fleet.close()
 
 

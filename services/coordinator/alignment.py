@@ -26,7 +26,7 @@ from parley.services.coordinator.fleet import Fleet, PartyLost, PartyRefused, as
 from parley.services.wire.alignment_codec import BATCH_IDS, MOST_IDS, encode_blinded, encode_duplicates, encode_matches
 from parley.services.wire.version import VERSION
 from parley.spec.run import RunSpec
-from parley.tables.alignments import Alignment, AlignmentDamaged, AlignmentShelf, AlignmentTaken, AlignmentUnknown
+from parley.tables.alignments import Alignment, AlignmentDamaged, AlignmentStore, AlignmentTaken, AlignmentUnknown
 from parley.tables.identities import (
     AlignmentStale,
     Duplicates,
@@ -94,12 +94,12 @@ class Result:
     tables: tuple[HeldTable, ...]
 
 
-class AlignmentDesk:
+class AlignmentRunner:
     """Aligns the rows of parties with a label table of this coordinator."""
 
     def __init__(self, coordinator: str, state: Path, labels: dict[str, LabelConfig], fleet: Fleet) -> None:
         self._coordinator, self._labels, self._fleet = coordinator, labels, fleet
-        self._shelf = AlignmentShelf(state)
+        self._shelf = AlignmentStore(state)
         self._turns: dict[str, asyncio.Lock] = {}
 
     async def align(self, order: Order, tell: Callable[[Progress], None]) -> Result:
@@ -136,13 +136,13 @@ class AlignmentDesk:
             last = min(first + BATCH_IDS, len(own.ids))
             points = await asyncio.to_thread(work.blinded, workers, first, last)
             message = encode_blinded(gate.release(points))
-            await _all(talk.say([message]) for talk in talks)
+            await _all(talk.send([message]) for talk in talks)
             tell(Progress("blinding", last, len(own.ids)))
         await self._compare(work, talks, workers, tell)
         matches = await asyncio.to_thread(work.matches)
         tell(Progress("matching", 0, 0))
-        await _all(talk.say(encode_matches(gate.release(matches[talk.party]))) for talk in talks)
-        accepted = await _all(talk.hear("accepted") for talk in talks)
+        await _all(talk.send(encode_matches(gate.release(matches[talk.party]))) for talk in talks)
+        accepted = await _all(talk.expect("accepted") for talk in talks)
         shares = {talk.party: answer.shuffle_share for talk, answer in zip(talks, accepted, strict=True)}
         common = await asyncio.to_thread(work.common, shares)
         return await self._store(order, own, opened, common, talks)
@@ -160,8 +160,8 @@ class AlignmentDesk:
                 duplicates=encode_duplicates(order.duplicates),
                 version=VERSION,
             )
-            await talk.say([pb.IntersectRequest(open=request)])
-            opened: pb.Opened = await talk.hear("opened")
+            await talk.send([pb.IntersectRequest(open=request)])
+            opened: pb.Opened = await talk.expect("opened")
             if not 0 < opened.ids <= MOST_IDS:
                 raise PartyRefused(talk.party, "MESSAGE_INVALID", f"{opened.ids} ids cannot be aligned")
             return opened
@@ -170,13 +170,13 @@ class AlignmentDesk:
 
     async def _shuffle(self, talks: Sequence["_Talk"], keys: Sequence[Any]) -> None:
         begin = pb.IntersectRequest(begin=pb.Begin(keys=keys))
-        await _all(talk.say([begin]) for talk in talks)
-        begun = [list(answer.sealed_shares) for answer in await _all(talk.hear("begun") for talk in talks)]
+        await _all(talk.send([begin]) for talk in talks)
+        begun = [list(answer.sealed_shares) for answer in await _all(talk.expect("begun") for talk in talks)]
         for talk, shares in zip(talks, begun, strict=True):
             if len(shares) != len(talks):
                 raise PartyRefused(talk.party, "MESSAGE_INVALID", "it sent no share of the shuffle for each party")
         await _all(
-            talk.say([pb.IntersectRequest(shuffle=pb.Shuffle(sealed_shares=[shares[index] for shares in begun]))])
+            talk.send([pb.IntersectRequest(shuffle=pb.Shuffle(sealed_shares=[shares[index] for shares in begun]))])
             for index, talk in enumerate(talks)
         )
 
@@ -190,12 +190,12 @@ class AlignmentDesk:
             answer = work.answers[talk.party]
             try:
                 while answer.wants_points:
-                    points = (await talk.hear("evaluated_ids")).points
+                    points = (await talk.expect("evaluated_ids")).points
                     taken = await asyncio.to_thread(answer.take_points, work.leader, points, workers)
                     done += taken  # only now: other parties' batches were counted meanwhile
                     tell(Progress("comparing", done, total))
                 while answer.wants_slots:
-                    part = await talk.hear("table_slots")
+                    part = await talk.expect("table_slots")
                     answer.take_slots(part.salt, part.slots)
             except (AnswerUnusable, PsiError, PointRefused) as error:
                 raise PartyRefused(talk.party, "MESSAGE_INVALID", f"its answer is unusable: {error}") from None
@@ -221,8 +221,8 @@ class AlignmentDesk:
             tuple(sorted(common)),
         )
         commit = pb.IntersectRequest(commit=pb.Commit(id_digest=bytes.fromhex(alignment.digest)))
-        await _all(talk.say([commit]) for talk in talks)
-        await _all(talk.hear("committed") for talk in talks)
+        await _all(talk.send([commit]) for talk in talks)
+        await _all(talk.expect("committed") for talk in talks)
         # Last: a name that is stored here is stored everywhere, and may be used again if it is not.
         await asyncio.to_thread(self._shelf.save, alignment)
         tables = [
@@ -264,7 +264,7 @@ class _Talk:
         self.party, self._channel = party, channel
         self._stream: Any = pb_grpc.AlignmentServiceStub(channel).Intersect()
 
-    async def say(self, messages: Iterable[pb.IntersectRequest]) -> None:
+    async def send(self, messages: Iterable[pb.IntersectRequest]) -> None:
         try:
             async with asyncio.timeout(ANSWER_SECONDS):
                 for message in messages:
@@ -277,7 +277,7 @@ class _Talk:
             await self._read()  # the stream has ended; reading tells why
             raise PartyLost(self.party, "it ended the stream") from None
 
-    async def hear(self, expected: str) -> Any:
+    async def expect(self, expected: str) -> Any:
         answer = await self._read()
         if answer.WhichOneof("body") != expected:
             raise PartyRefused(self.party, "MESSAGE_INVALID", f"`{expected}` was expected of it")
@@ -311,10 +311,10 @@ async def _all(calls: Iterable[Any]) -> list[Any]:
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
-async def followed(desk: AlignmentDesk, order: Order) -> AsyncIterator[Progress | Result]:
+async def followed(runner: AlignmentRunner, order: Order) -> AsyncIterator[Progress | Result]:
     """Progress of an alignment, and at last its result; whoever stops listening ends it."""
     news: asyncio.Queue[Progress | None] = asyncio.Queue()
-    aligning = asyncio.create_task(desk.align(order, news.put_nowait))
+    aligning = asyncio.create_task(runner.align(order, news.put_nowait))
     aligning.add_done_callback(lambda _: news.put_nowait(None))
     try:
         while (step := await news.get()) is not None:
@@ -325,8 +325,8 @@ async def followed(desk: AlignmentDesk, order: Order) -> AsyncIterator[Progress 
         await asyncio.gather(aligning, return_exceptions=True)
 
 
-def chosen_rows(shelf: AlignmentShelf, coordinator: str, spec: RunSpec) -> RowChoice | None:
+def chosen_rows(store: AlignmentStore, coordinator: str, spec: RunSpec) -> RowChoice | None:
     """The rows of the label table that a run's alignment chose; None for all of them."""
     if spec.alignment is None:
         return None
-    return shelf.load(spec.alignment, spec.label_table, coordinator).choice
+    return store.load(spec.alignment, spec.label_table, coordinator).choice

@@ -57,7 +57,7 @@ class Page:
     classes: Sequence[str]
 
 
-class RunDesk:
+class RunSupervisor:
     """Every run of this coordinator."""
 
     def __init__(

@@ -1,4 +1,4 @@
-"""RunService for clients and CoordinatorService for parties: decode, ask the desk, encode."""
+"""RunService for clients and CoordinatorService for parties: decode, ask the runs, encode."""
 
 import asyncio
 import time
@@ -15,11 +15,11 @@ from parley.contracts.party.v1 import party_service_pb2 as party_pb
 from parley.contracts.run.v1 import run_pb2, run_service_pb2, run_service_pb2_grpc
 from parley.privacy.ledger import Ledger
 from parley.protocols.tensor.codec import INLINE_BYTES, MessageInvalid, encode_tensor
-from parley.services.coordinator.alignment import AlignmentDesk, Order, Progress, Result, followed
+from parley.services.coordinator.alignment import AlignmentRunner, Order, Progress, Result, followed
 from parley.services.coordinator.fleet import Fleet, PartyLost, PartyRefused, call
 from parley.services.coordinator.registry import EventRecord, Registry, RunRecord
 from parley.services.coordinator.reports import entries_of, report_of
-from parley.services.coordinator.runs import RunDesk
+from parley.services.coordinator.runs import RunSupervisor
 from parley.services.wire.alignment_codec import decode_duplicates
 from parley.services.wire.authorisation import caller_of
 from parley.services.wire.framing import framed, reader, receive
@@ -35,9 +35,9 @@ class RunServicer(run_service_pb2_grpc.RunServiceServicer):
     """What a client of the active organisation may ask."""
 
     def __init__(
-        self, desk: RunDesk, registry: Registry, fleet: Fleet, ledger: Ledger, alignments: AlignmentDesk
+        self, runs: RunSupervisor, registry: Registry, fleet: Fleet, ledger: Ledger, alignments: AlignmentRunner
     ) -> None:
-        self._desk, self._registry, self._fleet, self._ledger = desk, registry, fleet, ledger
+        self._runs, self._registry, self._fleet, self._ledger = runs, registry, fleet, ledger
         self._alignments = alignments
 
     async def CheckSpec(
@@ -55,7 +55,7 @@ class RunServicer(run_service_pb2_grpc.RunServiceServicer):
         """Register and start a run."""
         if not 1 <= len(request.request_id) <= 128:
             raise MessageInvalid("request_id: choose 1 to 128 characters, the same for every retry of this call")
-        record = await self._desk.start(request.request_id, request.spec_yaml)
+        record = await self._runs.start(request.request_id, request.spec_yaml)
         return run_service_pb2.StartRunResponse(run=run_message(record))
 
     async def GetRun(
@@ -76,26 +76,26 @@ class RunServicer(run_service_pb2_grpc.RunServiceServicer):
     ) -> AsyncIterator[run_service_pb2.WatchRunResponse]:
         """Events until the run ends."""
         after = min(request.after_sequence, LARGEST_SEQUENCE)
-        async for event, record in self._desk.watch(request.run_id, after):
+        async for event, record in self._runs.watch(request.run_id, after):
             yield run_service_pb2.WatchRunResponse(event=event_message(event), run=run_message(record))
 
     async def CancelRun(
         self, request: run_service_pb2.CancelRunRequest, context: grpc.aio.ServicerContext
     ) -> run_service_pb2.CancelRunResponse:
         """Stop a run."""
-        return run_service_pb2.CancelRunResponse(run=run_message(await self._desk.cancel(request.run_id)))
+        return run_service_pb2.CancelRunResponse(run=run_message(await self._runs.cancel(request.run_id)))
 
     async def ResumeRun(
         self, request: run_service_pb2.ResumeRunRequest, context: grpc.aio.ServicerContext
     ) -> run_service_pb2.ResumeRunResponse:
         """Go on with a run."""
-        return run_service_pb2.ResumeRunResponse(run=run_message(await self._desk.resume(request.run_id)))
+        return run_service_pb2.ResumeRunResponse(run=run_message(await self._runs.resume(request.run_id)))
 
     async def Predict(
         self, request: run_service_pb2.PredictRequest, context: grpc.aio.ServicerContext
     ) -> AsyncIterator[run_service_pb2.PredictResponse]:
         """Scores, page by page."""
-        async for page in self._desk.predict(request.run_id, request.table, list(request.ids)):
+        async for page in self._runs.predict(request.run_id, request.table, list(request.ids)):
             rows = max(1, INLINE_BYTES // max(1, page.scores[:1].nbytes))
             for first in range(0, len(page.ids), rows):  # many classes: so few rows that the scores need no chunks
                 scores = encode_tensor(page.scores[first : first + rows], deque())
@@ -158,8 +158,8 @@ class RunServicer(run_service_pb2_grpc.RunServiceServicer):
 class PartiesServicer(parties_grpc.CoordinatorServiceServicer):
     """What a party may ask."""
 
-    def __init__(self, fleet: Fleet, registry: Registry, desk: RunDesk) -> None:
-        self._fleet, self._registry, self._desk = fleet, registry, desk
+    def __init__(self, fleet: Fleet, registry: Registry, runs: RunSupervisor) -> None:
+        self._fleet, self._registry, self._runs = fleet, registry, runs
 
     async def Announce(
         self, request: parties_pb.AnnounceRequest, context: grpc.aio.ServicerContext
@@ -180,7 +180,7 @@ class PartiesServicer(parties_grpc.CoordinatorServiceServicer):
             if request.WhichOneof("body") != "question":
                 raise MessageInvalid("a question was expected")
             blobs = await receive(request, following)
-            found, announced = await self._desk.answer(party, request.question.session_id, request.question, blobs)
+            found, announced = await self._runs.answer(party, request.question.session_id, request.question, blobs)
             for answer in framed(parties_pb.AskSlopesResponse, announced, slopes=found):
                 yield answer
 

@@ -31,7 +31,7 @@ from parley.services.coordinator.fleet import Fleet, PartyLost, PartyRefused, ca
 from parley.services.coordinator.refusals import CATALOGUE
 from parley.services.coordinator.registry import EventRecord, Registry, RunRecord
 from parley.services.coordinator.reports import entries_of, report_of
-from parley.services.coordinator.runs import RunDesk
+from parley.services.coordinator.runs import RunSupervisor
 from parley.services.wire import metrics
 from parley.services.wire.configuration import ConfigInvalid
 from parley.services.wire.refusals import find
@@ -55,13 +55,13 @@ HTTP_STATUS = {
 logger = logging.getLogger(__name__)
 
 
-class WebDesk:
-    """`parley.dashboard.views.Desk` on top of the coordinator's own run desk, registry, ledger and fleet."""
+class WebRuns:
+    """`parley.dashboard.views.RunAccess` on top of the coordinator's own run runs, registry, ledger and fleet."""
 
     version = VERSION
 
-    def __init__(self, desk: RunDesk, registry: Registry, fleet: Fleet, ledger: Ledger) -> None:
-        self._desk, self._registry, self._fleet, self._ledger = desk, registry, fleet, ledger
+    def __init__(self, runs: RunSupervisor, registry: Registry, fleet: Fleet, ledger: Ledger) -> None:
+        self._runs, self._registry, self._fleet, self._ledger = runs, registry, fleet, ledger
         self._health: tuple[float, Sequence[PartyView]] = (0.0, ())
         self._asking = asyncio.Lock()
 
@@ -71,7 +71,7 @@ class WebDesk:
 
     async def run(self, run_id: str) -> RunView:
         """One run."""
-        with _told():
+        with refusals_as_http():
             return _run(await asyncio.to_thread(self._registry.get, run_id))
 
     async def events(self, run_id: str) -> Sequence[EventView]:
@@ -83,7 +83,7 @@ class WebDesk:
 
     async def watch(self, run_id: str, after: int) -> AsyncIterator[tuple[EventView, RunView]]:
         """Events of a run until it has ended."""
-        async for event, record in self._desk.watch(run_id, after):
+        async for event, record in self._runs.watch(run_id, after):
             yield _event(event), _run(record)
 
     async def check(self, spec_yaml: str) -> Sequence[ProblemView]:
@@ -94,18 +94,18 @@ class WebDesk:
         """Start a run."""
         if not 1 <= len(request_id) <= 128:
             raise Refused(400, "MESSAGE_INVALID", "request_id: choose 1 to 128 characters, the same for every retry")
-        with _told():
-            return _run(await self._desk.start(request_id, spec_yaml))
+        with refusals_as_http():
+            return _run(await self._runs.start(request_id, spec_yaml))
 
     async def cancel(self, run_id: str) -> RunView:
         """Stop a run."""
-        with _told():
-            return _run(await self._desk.cancel(run_id))
+        with refusals_as_http():
+            return _run(await self._runs.cancel(run_id))
 
     async def resume(self, run_id: str) -> RunView:
         """Go on with a run."""
-        with _told():
-            return _run(await self._desk.resume(run_id))
+        with refusals_as_http():
+            return _run(await self._runs.resume(run_id))
 
     async def parties(self) -> Sequence[PartyView]:
         """How every party stands."""
@@ -118,7 +118,7 @@ class WebDesk:
 
     async def ledger(self, run_id: str) -> LedgerView:
         """What a run has released about labels."""
-        with _told():
+        with refusals_as_http():
             record = await asyncio.to_thread(self._registry.get, run_id)
             return await asyncio.to_thread(self._read_ledger, record)
 
@@ -207,7 +207,7 @@ class _Server(uvicorn.Server):
 
 
 @contextlib.asynccontextmanager
-async def web_page(config: CoordinatorConfig, desk: WebDesk) -> AsyncIterator[None]:
+async def web_page(config: CoordinatorConfig, runs: WebRuns) -> AsyncIterator[None]:
     """Serve the page beside the coordinator, if its configuration asks for it."""
     if config.web is None:
         yield
@@ -215,7 +215,7 @@ async def web_page(config: CoordinatorConfig, desk: WebDesk) -> AsyncIterator[No
     token_file = config.web.token_file or config.state / "web.token"
     access = Access(read_or_create_token(token_file), secure=not config.web.insecure_http)
     settings = uvicorn.Config(
-        make_app(desk, access),
+        make_app(runs, access),
         log_config=None,
         access_log=False,
         server_header=False,
@@ -259,7 +259,7 @@ def _listen(web: WebConfig) -> socket.socket:
 
 
 @contextlib.contextmanager
-def _told() -> Iterator[None]:
+def refusals_as_http() -> Iterator[None]:
     """Tell errors of the coordinator as its gRPC border would."""
     try:
         yield
@@ -272,10 +272,10 @@ def _told() -> Iterator[None]:
         raise Refused(HTTP_STATUS.get(refusal.status, 500), reason, refusal.public or str(error)) from None
 
 
-def web_desk(desk: RunDesk, registry: Registry, fleet: Fleet, ledger: Ledger) -> WebDesk:
-    """The page's desk; runs by state are counted for Prometheus from here on."""
+def web_runs(runs: RunSupervisor, registry: Registry, fleet: Fleet, ledger: Ledger) -> WebRuns:
+    """The page's runs; runs by state are counted for Prometheus from here on."""
     metrics.REGISTRY.register(metrics.RunStates(registry.states))
-    return WebDesk(desk, registry, fleet, ledger)
+    return WebRuns(runs, registry, fleet, ledger)
 
 
 def _run(record: RunRecord) -> RunView:

@@ -44,7 +44,7 @@ from parley.services.wire.authorisation import NotAuthorised, caller_of
 from parley.services.wire.certificates import load_identity
 from parley.services.wire.version import VERSION
 from parley.spec.run import RunSpec
-from parley.tables.alignments import Alignment, AlignmentDamaged, AlignmentShelf, AlignmentTaken, AlignmentUnknown
+from parley.tables.alignments import Alignment, AlignmentDamaged, AlignmentStore, AlignmentTaken, AlignmentUnknown
 from parley.tables.identities import AlignmentStale, Duplicates, Identities, IdsMissing, IdsRepeated, identified
 from parley.tables.loading import id_digest
 
@@ -92,7 +92,7 @@ class AlignmentServicer(pb_grpc.AlignmentServiceServicer):
 
     def __init__(self, config: PartyConfig) -> None:
         self._config, self._shelf = config, TableStore(config.tables)
-        self._alignments = AlignmentShelf(config.state)
+        self._alignments = AlignmentStore(config.state)
         self._attempts = AttemptLog(self._alignments.directory)
         self._serving = 0
 
@@ -265,7 +265,7 @@ def alignment_of(request: Request, common: list[str]) -> Alignment:
 
 
 def aligned_tables(
-    tables: TableStore, alignments: AlignmentShelf, spec: RunSpec, table: str, coordinator: str
+    tables: TableStore, alignments: AlignmentStore, spec: RunSpec, table: str, coordinator: str
 ) -> TableStore:
     """The tables that a run reads: of an aligned table only the rows that everyone has."""
     if spec.alignment is None:

@@ -38,7 +38,7 @@ from parley.services.wire.framing import framed, reader, receive
 from parley.services.wire.version import VERSION
 from parley.spec.parsing import parse_spec
 from parley.spec.run import RunSpec
-from parley.tables.alignments import AlignmentShelf
+from parley.tables.alignments import AlignmentStore
 from parley.tables.errors import TableError
 from parley.tables.loading import Table, id_digest
 from parley.tables.preprocessing import Fitted
@@ -219,7 +219,7 @@ class PartyServicer(pb_grpc.PartyServiceServicer):
             raise MessageInvalid("the purpose of a session is to train or to predict")
         tables = self._tables
         if name == spec.table_of(index):
-            tables = aligned_tables(tables, AlignmentShelf(self._config.state), spec, name, coordinator)
+            tables = aligned_tables(tables, AlignmentStore(self._config.state), spec, name, coordinator)
         table = self._table(request.run_id, tables, spec, index, None if trained is None else name)
         opened = Opened(
             spec,

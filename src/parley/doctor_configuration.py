@@ -92,9 +92,9 @@ def _table(config: "PartyConfig", name: str) -> Check:
     from parley.services.party.tables import TableStore
     from parley.tables.preprocessing import apply, fit
 
-    subject, shelf = f"table {name}", TableStore(config.tables)
+    subject, store = f"table {name}", TableStore(config.tables)
     try:
-        declared, table = shelf.declared(name), shelf.load(name, dense=False)
+        declared, table = store.declared(name), store.load(name, dense=False)
         columns = len(table.columns) + len(table.texts)
         if declared is not None:  # a run fits on its training rows; all rows show what can go wrong
             table = apply(fit(declared, table, np.arange(len(table))), table)

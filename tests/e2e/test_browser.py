@@ -137,7 +137,7 @@ def test_a_file_is_uploaded(visit, tmp_path):
     page = visit()
     page.click("nav >> text=New run")
     page.set_input_files("#file", tmp_path / "spec.yaml")
-    page.wait_for_selector("text=The spec is right")
+    page.wait_for_selector("text=The spec is valid")
     assert page.input_value("#spec") == spec()
 
 

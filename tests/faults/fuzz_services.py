@@ -23,9 +23,9 @@ from parley.services.wire.refusals import reason_of
 from parley.services.wire.transport import channel_credentials, channel_options
 from parley.services.wire.version import VERSION
 from tests.faults.cases import CASES, PARTIES, spec_of
+from tests.faults.fork_server import ForkServer
 from tests.faults.harness import DisturbableFederation, make_federation, remains_of, wait_for_end
 from tests.faults.mutation import mutated, random_message
-from tests.faults.nursery import Nursery
 from tests.faults.served import Known, Served, attach, lower_forward, right_messages, served_methods
 from tests.faults.specs import mutated_spec
 from tests.faults.tally import Tally
@@ -41,7 +41,7 @@ CONTROLS = ("implicit, pairwise, once", "ldp-dsbo")
 def fuzz_campaign(directory: Path, messages: int, seed: int) -> Tally:
     """Send `messages` random or changed messages; then nothing may have changed, and a run still completes."""
     tally = Tally("service fuzzing")
-    with contextlib.closing(Nursery()) as nursery:
+    with contextlib.closing(ForkServer()) as nursery:
         federation = make_federation(directory / "federation", directory / "data", nursery)
         with federation, federation.connect() as client:
             controls = [client.start(spec_of(case), f"control {case}") for case in CONTROLS]

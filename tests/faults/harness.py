@@ -24,7 +24,7 @@ from parley.client import Federation, RequestRefused, Run
 from parley.local import LocalFederation
 from parley.privacy.ledger import Entry, RunNotOpen, open_ledger
 from tests.faults.cases import PARTIES, labels_of, make_tables, tables_of
-from tests.faults.nursery import Nursery
+from tests.faults.fork_server import ForkServer
 from tests.faults.proxy import Proxy
 
 KEY = bytes(range(32))
@@ -37,7 +37,7 @@ class DisturbableFederation(LocalFederation):
     """A local federation whose coordinator and peers dial every party through a proxy."""
 
     proxies: dict[str, Proxy]
-    nursery: Nursery | None = None
+    nursery: ForkServer | None = None
     """Forks services that start in a moment; without one they start as anywhere."""
     environment: Mapping[str, str] = MappingProxyType({})
     """Further environment of services that are started from now on."""
@@ -106,7 +106,7 @@ def _environment(changes: Mapping[str, str]) -> Iterator[None]:
 
 
 def make_federation(
-    directory: Path, data: Path, nursery: Nursery | None = None, **options: Any
+    directory: Path, data: Path, nursery: ForkServer | None = None, **options: Any
 ) -> DisturbableFederation:
     """A federation of three parties over the tables in `data`, made if they are not there."""
     make_tables(data)

@@ -14,6 +14,7 @@ from typing import Any
 
 from parley.client import Federation, Run
 from tests.faults.cases import ASYNCHRONOUS, CASES, LONG, PARTIES, TARGET, asynchronous_case, make_tables, spec_text
+from tests.faults.fork_server import ForkServer
 from tests.faults.harness import (
     DisturbableFederation,
     Kill,
@@ -23,7 +24,6 @@ from tests.faults.harness import (
     start,
     wait_for_end,
 )
-from tests.faults.nursery import Nursery
 from tests.faults.tally import Tally
 
 RUNS = 2
@@ -58,7 +58,7 @@ def kill_campaign(directory: Path, kills: int, seed: int) -> Tally:
     each = [f"{algorithm} {how}" for algorithm in algorithms for how in HOW]
     for what in ("kills", "of a party", "of the coordinator", *HOW, *each):
         tally.count(what, 0)  # in this order
-    with contextlib.closing(Nursery()) as nursery:
+    with contextlib.closing(ForkServer()) as nursery:
         expected = _undisturbed(directory / "undisturbed", data, nursery, cases, requests)
         tally.count("undisturbed runs", len(expected.remains))
         federation = make_federation(directory / "disturbed", data, nursery)
@@ -138,7 +138,7 @@ def _key(cases: dict[str, dict[str, Any]], request_id: str, case: str) -> str:
 def _undisturbed(
     directory: Path,
     data: Path,
-    nursery: Nursery,
+    nursery: ForkServer,
     cases: dict[str, dict[str, Any]],
     requests: Sequence[tuple[str, str]],
 ) -> Undisturbed:

@@ -65,7 +65,7 @@ class Coordinator:
         for stub in self._stubs.values():
             stub.BeginSession(beginning, timeout=60)
 
-    def say(self, party: str, *instructions: bambi_pb2.Instruction) -> tuple[list[pb.ExchangeResponse], str | None]:
+    def send(self, party: str, *instructions: bambi_pb2.Instruction) -> tuple[list[pb.ExchangeResponse], str | None]:
         """Send instructions on a new stream; what was answered before its end, and the reason if it was refused."""
         requests: list[pb.ExchangeRequest] = [pb.ExchangeRequest(attach=pb.Attach(session_id=self._session))]
         requests += [pb.ExchangeRequest(bambi=instruction) for instruction in instructions]
@@ -99,7 +99,7 @@ def repeated_skipped_and_swapped_messages(stage: Stage) -> None:
     with contextlib.closing(Coordinator(stage)) as coordinator:
         for number in range(1, ROUNDS + 1):
             due = instruction(number, undisturbed[-1] if undisturbed else None)
-            undisturbed.append(_sum([_only(coordinator.say(name, due)) for name in PARTIES]))
+            undisturbed.append(_sum([_only(coordinator.send(name, due)) for name in PARTIES]))
     with contextlib.closing(Coordinator(stage)) as coordinator:
         before: Vector | None = None
         for number in range(1, ROUNDS + 1):
@@ -116,15 +116,15 @@ def _disturbed_round(
 ) -> pb.ExchangeResponse:
     """What a party answers to a round while it is sent others, before and after."""
     for wrong in _wrong(stage, number, before):
-        found = coordinator.say(party, wrong)
+        found = coordinator.send(party, wrong)
         if found != ([], "ROUND_MISMATCH"):
             raise AssertionError(f"round {wrong.round} where {number} is due: {found}")
     due = instruction(number, before)
-    answer = _only(coordinator.say(party, due))
-    repeated, refused = coordinator.say(party, due, due)
+    answer = _only(coordinator.send(party, due))
+    repeated, refused = coordinator.send(party, due, due)
     if refused or [one.SerializeToString() for one in repeated] != 2 * [answer.SerializeToString()]:
         raise AssertionError(f"a repeated round {number} got other bytes ({refused})")
-    swapped = coordinator.say(party, instruction(number + 2, before), instruction(number + 1, before))
+    swapped = coordinator.send(party, instruction(number + 2, before), instruction(number + 1, before))
     if swapped != ([], "ROUND_MISMATCH"):
         raise AssertionError(f"rounds {number + 2} and {number + 1} were taken in this order")
     return answer
@@ -150,8 +150,8 @@ def _sum(answers: list[pb.ExchangeResponse]) -> Vector:
     """What a coordinator opens: masks cancel, so the sum is the same in every session."""
     blobs: Blobs = Blobs()
     addends = [decode_contribution(answer.bambi, blobs, LowerForward(1, 0)) for answer in answers]
-    desk = SumOpening(parse_spec(spec_of(CASE)).privacy.aggregation, len(PARTIES))
-    return desk.open([addend for addend in addends if addend is not None], range(len(PARTIES)))
+    opening = SumOpening(parse_spec(spec_of(CASE)).privacy.aggregation, len(PARTIES))
+    return opening.open([addend for addend in addends if addend is not None], range(len(PARTIES)))
 
 
 def slow_reader(stage: Stage) -> None:

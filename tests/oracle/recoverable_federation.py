@@ -48,7 +48,7 @@ checkpoint_every: 0
 """
 
 
-def shelf_of(directory, party):
+def tables_of(directory, party):
     generator = np.random.default_rng(ord(party))
     configs = {}
     for table, rows in {"records": 20, "checked": 6}.items():
@@ -124,8 +124,8 @@ async def federation(directory, text=SPEC, **hall):
     with ThreadPoolExecutor(1) as worker:
         sessions = []
         for index, name in enumerate(NAMES):
-            shelf = shelf_of(directory, name)
-            opened = Opened(spec, index, "run-1", "s-1", shelf.load("records"), shelf)
+            store = tables_of(directory, name)
+            opened = Opened(spec, index, "run-1", "s-1", store.load("records"), store)
             sessions.append(Session(opened, "hub", ALGORITHM, Store(directory / f"state-{name}"), worker))
         keys = [
             sign_key(

@@ -8,7 +8,7 @@ from parley.party.fedbio.role import Asked, FedbioRole, settings_of
 from parley.party.roles import Begun, Opened
 from parley.services.coordinator.fleet import PartyLost
 from parley.spec.parsing import parse_spec
-from tests.oracle.recoverable_federation import NAMES, SPEC, Loss, federation, shelf_of
+from tests.oracle.recoverable_federation import NAMES, SPEC, Loss, federation, tables_of
 
 EVERYONE = frozenset(range(len(NAMES)))
 FIRST_PHASES = ("variables 0", "momenta 0")
@@ -32,8 +32,8 @@ def pooled(directory, used, text=SPEC):
     spec = parse_spec(text)
     roles, states = {}, {}
     for index, name in enumerate(NAMES):
-        shelf = shelf_of(directory, name)
-        opened = Opened(spec, index, "run-1", "s-1", shelf.load("records"), shelf)
+        store = tables_of(directory, name)
+        opened = Opened(spec, index, "run-1", "s-1", store.load("records"), store)
         role = FedbioRole(Begun(opened, [0] * len(NAMES), 2, None, None))
         roles[index] = fedbio.Party(settings_of(spec.train), role._task.objective)
         states[index] = role.begin(None).inner

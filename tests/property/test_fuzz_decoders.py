@@ -84,7 +84,7 @@ DECODERS = {
     ),
     "decentralised contribution": (
         decentralised_pb2.Contribution,
-        lambda m, b, _: decentralised_codec.decode_contribution(m, b, decentralised_rounds.Stretch("evaluate", 0)),
+        lambda m, b, _: decentralised_codec.decode_contribution(m, b, decentralised_rounds.StepRange("evaluate", 0)),
     ),
     "push-sum vector": (decentralised_pb2.PushSumVector, lambda m, b, _: hgp_codec.decode_push_sum(m, b)),
     "noised state": (decentralised_pb2.NoisedState, lambda m, b, _: ldp_dsbo_codec.decode_noised_state(m, b)),

@@ -38,7 +38,7 @@ def check(spec: Spec, json: Json = False) -> None:
     if problems:
         raise typer.Exit(REFUSED)
     if not json:
-        typer.echo(f"{spec}: right")
+        typer.echo(f"{spec}: valid")
 
 
 @app.command()

@@ -18,7 +18,7 @@ train: {algorithm: hgp, task: {kind: regularisation, classes: ["0", "1"]}, netwo
 """
 
 
-def shelf_of(tmp_path, **tables):
+def tables_of(tmp_path, **tables):
     configs = {}
     for name, (text, fields) in tables.items():
         (tmp_path / f"{name}.csv").write_text(text)
@@ -30,20 +30,20 @@ def shelf_of(tmp_path, **tables):
 def test_a_later_table_is_read_by_the_columns_and_figures_of_the_training_table(tmp_path, fields):
     """Its columns stand in another order, with more beside them, and its own mean is another one."""
     fresh = "extra,b,id,a\n1,16,x,4\n"
-    shelf = shelf_of(tmp_path, train=(ROWS, fields), fresh=(fresh, fields))
+    store = tables_of(tmp_path, train=(ROWS, fields), fresh=(fresh, fields))
     spec = parse_spec(SPEC)
-    trained = table_of_run(shelf, spec, 0, dense=True)
-    found = table_of_run(shelf, spec, 0, dense=True, saved=to_keep(trained), table="fresh")
+    trained = table_of_run(store, spec, 0, dense=True)
+    found = table_of_run(store, spec, 0, dense=True, saved=to_keep(trained), table="fresh")
     assert found.columns == ["a", "b"]
     np.testing.assert_array_equal(found.features[0], trained.features[4])
 
 
 def test_figures_come_from_the_rows_of_the_lower_problem_alone(tmp_path):
-    shelf = shelf_of(tmp_path, train=(ROWS, {"preprocess": PreprocessConfig(scale="standard")}))
+    store = tables_of(tmp_path, train=(ROWS, {"preprocess": PreprocessConfig(scale="standard")}))
     spec = parse_spec(SPEC)
     rows = training_rows(spec, 0, 10)
     assert len(rows) == 6
-    table = table_of_run(shelf, spec, 0, dense=True)
+    table = table_of_run(store, spec, 0, dense=True)
     np.testing.assert_allclose(table.features[rows].mean(axis=0), 0, atol=1e-12)
     assert np.abs(table.features.mean(axis=0)).max() > 0.01
 
@@ -54,36 +54,36 @@ def test_a_sparse_table_stays_sparse_and_later_tables_take_its_scale(tmp_path):
     (tmp_path / "fresh.svm").write_text("0 1:1000 3:1000\n")
     scaled = PreprocessConfig(scale="max_abs")
     paths = {name: tmp_path / f"{name}.svm" for name in ("train", "fresh")}
-    shelf = TableStore({name: TableConfig(path=path, features=4, preprocess=scaled) for name, path in paths.items()})
+    store = TableStore({name: TableConfig(path=path, features=4, preprocess=scaled) for name, path in paths.items()})
     spec = parse_spec(SPEC.replace("[bank, shop]", "[bank, shop, telco]").replace("bambi", "asysqn"))
-    trained = table_of_run(shelf, spec, 0, dense=False)
+    trained = table_of_run(store, spec, 0, dense=False)
     assert issparse(trained.features)
     assert abs(trained.features[training_rows(spec, 0, 10)]).max() == 1
-    fresh = table_of_run(shelf, spec, 0, dense=False, saved=to_keep(trained), table="fresh")
+    fresh = table_of_run(store, spec, 0, dense=False, saved=to_keep(trained), table="fresh")
     assert issparse(fresh.features)
     assert fresh.features[0, 0] == 1000 / max(row + 1 for row in training_rows(spec, 0, 10))
 
 
 def test_a_table_that_lacks_a_trained_column_is_refused(tmp_path):
-    shelf = shelf_of(tmp_path, train=(ROWS, {}), fresh=("id,a\n1,2\n", {}))
-    kept = to_keep(table_of_run(shelf, parse_spec(SPEC), 0, dense=True))
+    store = tables_of(tmp_path, train=(ROWS, {}), fresh=("id,a\n1,2\n", {}))
+    kept = to_keep(table_of_run(store, parse_spec(SPEC), 0, dense=True))
     with pytest.raises(ColumnMissing, match="'b'"):
-        table_of_run(shelf, parse_spec(SPEC), 0, dense=True, saved=kept, table="fresh")
+        table_of_run(store, parse_spec(SPEC), 0, dense=True, saved=kept, table="fresh")
 
 
 def test_a_run_that_goes_on_with_other_columns_is_refused(tmp_path):
-    shelf = shelf_of(tmp_path, train=(ROWS, {}))
-    kept = to_keep(table_of_run(shelf, parse_spec(SPEC), 0, dense=True))
+    store = tables_of(tmp_path, train=(ROWS, {}))
+    kept = to_keep(table_of_run(store, parse_spec(SPEC), 0, dense=True))
     fewer = parse_spec(SPEC.replace("[bank, shop]", "[{name: bank, columns: [a]}, shop]"))
     with pytest.raises(PreprocessingInvalid, match="other columns"):
-        table_of_run(shelf, fewer, 0, dense=True, saved=kept)
+        table_of_run(store, fewer, 0, dense=True, saved=kept)
 
 
 def test_parties_with_rows_of_the_same_columns_must_name_the_categories(tmp_path):
     learnt = PreprocessConfig.model_validate({"categorical": {"columns": ["a"]}})
-    shelf = shelf_of(tmp_path, train=(ROWS, {"preprocess": learnt}))
+    store = tables_of(tmp_path, train=(ROWS, {"preprocess": learnt}))
     with pytest.raises(PreprocessingInvalid, match="categories"):
-        table_of_run(shelf, parse_spec(HORIZONTAL), 0, dense=True)
+        table_of_run(store, parse_spec(HORIZONTAL), 0, dense=True)
     named = PreprocessConfig.model_validate({"categorical": {"columns": ["a"], "categories": {"a": ["1", "2"]}}})
-    shelf = shelf_of(tmp_path, train=(ROWS, {"preprocess": named}))
-    assert table_of_run(shelf, parse_spec(HORIZONTAL), 0, dense=True).columns == ["b", "a=1", "a=2"]
+    store = tables_of(tmp_path, train=(ROWS, {"preprocess": named}))
+    assert table_of_run(store, parse_spec(HORIZONTAL), 0, dense=True).columns == ["b", "a=1", "a=2"]

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from parley.tables.alignments import Alignment, AlignmentDamaged, AlignmentShelf, AlignmentTaken, AlignmentUnknown
+from parley.tables.alignments import Alignment, AlignmentDamaged, AlignmentStore, AlignmentTaken, AlignmentUnknown
 from parley.tables.identities import (
     AlignmentStale,
     IdsMissing,
@@ -100,27 +100,27 @@ def stored(**changes):
 
 
 def test_an_alignment_is_read_back_as_it_was_stored(tmp_path):
-    shelf = AlignmentShelf(tmp_path)
-    shelf.save(stored())
-    found = shelf.load("n", "t", "hub")
+    store = AlignmentStore(tmp_path)
+    store.save(stored())
+    found = store.load("n", "t", "hub")
     assert found.choice == RowChoice(("2", "ü"), "drop")
     assert (tmp_path / "alignments" / "n.json").stat().st_mode & 0o077 == 0, "ids are nobody else's business"
 
 
 def test_an_alignment_of_another_table_or_coordinator_is_unknown(tmp_path):
-    shelf = AlignmentShelf(tmp_path)
-    shelf.save(stored())
+    store = AlignmentStore(tmp_path)
+    store.save(stored())
     for name, table, coordinator in (("m", "t", "hub"), ("n", "u", "hub"), ("n", "t", "rival")):
         with pytest.raises(AlignmentUnknown):
-            shelf.load(name, table, coordinator)
+            store.load(name, table, coordinator)
     with pytest.raises(AlignmentTaken, match="choose another name"):
-        shelf.refuse_others("n", "rival")
-    shelf.refuse_others("n", "hub")
+        store.refuse_others("n", "rival")
+    store.refuse_others("n", "hub")
 
 
 def test_a_damaged_alignment_says_what_to_do(tmp_path):
-    shelf = AlignmentShelf(tmp_path)
-    shelf.save(stored())
+    store = AlignmentStore(tmp_path)
+    store.save(stored())
     (tmp_path / "alignments" / "n.json").write_text("{")
     with pytest.raises(AlignmentDamaged, match="align again"):
-        shelf.load("n", "t", "hub")
+        store.load("n", "t", "hub")

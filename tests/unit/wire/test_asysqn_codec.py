@@ -22,7 +22,7 @@ from parley.protocols.asysqn.messages import (
     AllRows,
     AsysqnRound,
     Batch,
-    Look,
+    Evaluate,
     OpenedTheta,
     Progress,
     ThetaForward,
@@ -72,7 +72,7 @@ def test_a_sum_at_eight_parties_costs_at_most_a_tenth_more_than_its_numbers(requ
 
 
 @pytest.mark.parametrize(
-    "ask", [ThetaForward(Batch(3, 9)), ThetaForward(AllRows()), Look(), Look("all", 5, 7), Checkpoint(4)]
+    "ask", [ThetaForward(Batch(3, 9)), ThetaForward(AllRows()), Evaluate(), Evaluate("all", 5, 7), Checkpoint(4)]
 )
 def test_an_instruction_comes_back_as_it_was_sent(ask):
     release = GATE.release(AsysqnRound(OpenedTheta(np.array([1.5, -2.0])), ask))
@@ -105,8 +105,8 @@ def test_a_request_without_rows_and_a_part_without_content_are_refused():
 
 def test_a_look_cannot_be_answered_with_an_acknowledgement_nor_time_run_backwards():
     empty = asysqn_pb2.Contribution(round=1, acknowledgement=asysqn_pb2.Acknowledgement())
-    with pytest.raises(MessageInvalid, match="Look"):
-        decode_contribution(empty, deque(), Look())
+    with pytest.raises(MessageInvalid, match="Evaluate"):
+        decode_contribution(empty, deque(), Evaluate())
     empty.progress.busy_seconds = -1.0
     with pytest.raises(MessageInvalid, match="durations"):
         decode_contribution(empty, deque(), Checkpoint(1))

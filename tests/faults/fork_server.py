@@ -36,12 +36,12 @@ OURS = (
 )
 
 
-class Nursery:
+class ForkServer:
     """The process that forks; closing it leaves nobody behind."""
 
     def __init__(self) -> None:
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "tests.faults.nursery"],
+            [sys.executable, "-m", "tests.faults.fork_server"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             env={"OMP_NUM_THREADS": "1", **os.environ},
