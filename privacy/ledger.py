@@ -25,6 +25,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from hashlib import sha256
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -43,6 +44,7 @@ from parley.privacy.accounting import (
     reported_epsilon,
     to_json,
 )
+from parley.storage.migrations import History, upgrade
 
 metadata = sa.MetaData()
 
@@ -86,9 +88,9 @@ counters = sa.Table(
     sa.Column("counts", sa.LargeBinary, nullable=False),
 )
 
-Counters = dict[str, RecordCounts]
+HISTORY = History("ledger", metadata, Path(__file__).parent / "ledger_revisions", newest="0001")
 
-_SCHEMA_LOCK = 0x7061726C6579  # any fixed number: the advisory lock under which tables are created
+Counters = dict[str, RecordCounts]
 
 
 class BudgetExhausted(RuntimeError):
@@ -196,6 +198,7 @@ def open_ledger(url: str) -> Ledger:
 
     Raises:
         LedgerUnusable: if the database cannot be opened, or is none.
+        DatabaseRefused: if a newer version of this program has written it.
     """
     engine = sa.create_engine(url)
     if engine.dialect.name == "sqlite":
@@ -217,7 +220,8 @@ class Ledger:
         self._engine = engine
         self._clock = clock
         self._covered: dict[str, list[range]] = {}
-        self._create_tables()
+        with _naming_failures():
+            upgrade(engine, HISTORY)
 
     def close(self) -> None:
         """Give the database connections back."""
@@ -351,13 +355,6 @@ class Ledger:
             )
         return Head(len(found), previous)
 
-    def _create_tables(self) -> None:
-        """Create what is missing; two processes that start together must not both try."""
-        with self._writing() as connection:
-            if connection.dialect.name == "postgresql":
-                connection.execute(sa.select(sa.func.pg_advisory_xact_lock(_SCHEMA_LOCK)))
-            metadata.create_all(connection)
-
     def _opened(self, run: str, records: int, epsilon: float, delta: float) -> tuple[int, float, float]:
         """Return the terms under which a run is open, opening it under these if it is new."""
         with self._writing() as connection:
@@ -431,19 +428,24 @@ class Ledger:
 
     @contextmanager
     def _writing(self) -> Iterator[sa.Connection]:
-        try:
-            with self._engine.connect() as connection:
-                raw: Any = connection.connection.dbapi_connection
-                if connection.dialect.name == "sqlite" and not raw.in_transaction:
-                    # take the write lock before reading, or two writers could read the same head
-                    connection.exec_driver_sql("BEGIN IMMEDIATE")
-                yield connection
-                connection.commit()
-        except sa.exc.OperationalError as error:
-            raise LedgerUnusable(
-                f"the ledger's database cannot be written ({error.orig}): nothing was released; make room on its disk, "
-                "or bring its server back"
-            ) from error
+        with _naming_failures(), self._engine.connect() as connection:
+            raw: Any = connection.connection.dbapi_connection
+            if connection.dialect.name == "sqlite" and not raw.in_transaction:
+                # take the write lock before reading, or two writers could read the same head
+                connection.exec_driver_sql("BEGIN IMMEDIATE")
+            yield connection
+            connection.commit()
+
+
+@contextmanager
+def _naming_failures() -> Iterator[None]:
+    try:
+        yield
+    except sa.exc.OperationalError as error:
+        raise LedgerUnusable(
+            f"the ledger's database cannot be written ({error.orig}): nothing was released; make room on its disk, "
+            "or bring its server back"
+        ) from error
 
 
 def _total(counts: Counters) -> Event:

@@ -7,9 +7,12 @@ import sqlite3
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import sqlalchemy as sa
+
+from parley.storage.migrations import History, upgrade
 
 metadata = sa.MetaData()
 _runs = sa.Table(
@@ -52,6 +55,7 @@ _kept = sa.Table(
     sa.Column("checkpoint", sa.BigInteger, primary_key=True, autoincrement=False),
     sa.Column("content", sa.LargeBinary, nullable=False),
 )
+HISTORY = History("registry", metadata, Path(__file__).parent / "registry_revisions", newest="0001")
 DIGEST_BYTES = 32
 """What is kept ends with its SHA-256, as the parties' checkpoints do."""
 KEPT = 3
@@ -119,7 +123,7 @@ class Registry:
         if engine.dialect.name == "sqlite":
             sa.event.listen(engine, "connect", _wait_for_other_writers)
         with _naming_failures():
-            metadata.create_all(engine)
+            upgrade(engine, HISTORY)
 
     def create(self, record: RunRecord) -> RunRecord:
         """Register a run."""

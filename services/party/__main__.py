@@ -13,6 +13,7 @@ from parley.contracts.alignment.v1 import alignment_service_pb2, alignment_servi
 from parley.contracts.coordinator.v1 import coordinator_service_pb2, coordinator_service_pb2_grpc
 from parley.contracts.party.v1 import party_service_pb2, party_service_pb2_grpc
 from parley.contracts.peer.v1 import peer_service_pb2, peer_service_pb2_grpc
+from parley.privacy.ledger import open_ledger
 from parley.services.party.algorithms import refusals_of
 from parley.services.party.alignment import REFUSALS, AlignmentServicer
 from parley.services.party.config import PartyConfig
@@ -51,6 +52,8 @@ async def main(given: argparse.Namespace) -> None:
             f"{identity.peer.name}: correct one of them"
         )
     prepare_state(config.state)
+    if config.has_database:  # an old one is upgraded now, and one that cannot be used is told now
+        open_ledger(config.database_url).close()
     torch.set_num_threads(config.threads)
     threadpool_limits(config.threads)
     server = make_server(

@@ -138,3 +138,8 @@ class PartyConfig(Section):
     def database_url(self) -> str:
         """`database`, with its default filled in."""
         return self.database or f"sqlite:///{self.state / 'party.db'}"
+
+    @property
+    def has_database(self) -> bool:
+        """Whether there is a database already: the file is made by the first run that charges the ledger."""
+        return self.database is not None or (self.state / "party.db").exists()

@@ -11,7 +11,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 DOCKERFILE = (ROOT / "deploy" / "Dockerfile").read_text()
 REQUIREMENTS = ROOT / "deploy" / "requirements"
-ROOMS = ("contracts", "numerics", "privacy", "protocols", "services", "services.wire", "spec", "tables")
+ROOMS = ("contracts", "numerics", "privacy", "protocols", "services", "services.wire", "spec", "storage", "tables")
 COMMON = {"parley", *(f"parley.{room}" for room in ROOMS)}
 PACKAGES = {
     "party": COMMON | {"parley.party", "parley.services.party"},
@@ -68,6 +68,14 @@ def imports_of(package: str) -> set[str]:
 @pytest.mark.parametrize("image", PACKAGES)
 def test_an_image_gets_its_own_role_and_nothing_of_the_other(image):
     assert copied(image) == PACKAGES[image]
+
+
+@pytest.mark.parametrize("image", PACKAGES)
+def test_what_an_image_copies_is_sent_to_its_builder(image):
+    sent = {line.removeprefix("!") for line in (ROOT / ".dockerignore").read_text().splitlines() if line[:1] == "!"}
+    sources = re.findall(r"^COPY (?!--from)(\S+) ", stage(image), re.MULTILINE)
+    unsent = {source for source in sources if not any(f"{source}/".startswith(f"{each}/") for each in sent)}
+    assert not unsent, f".dockerignore leaves out {unsent}"
 
 
 @pytest.mark.parametrize("image", PACKAGES)

@@ -28,7 +28,6 @@ from parley.privacy.ledger import (
     counters,
     entries,
     heads,
-    metadata,
     open_ledger,
 )
 
@@ -39,14 +38,8 @@ LAPLACE = LaplaceLabels(0.5, 10)
 @pytest.fixture(params=["sqlite", "postgresql"])
 def url(request, tmp_path):
     if request.param == "sqlite":
-        yield f"sqlite:///{tmp_path}/ledger.db"
-        return
-    url = request.getfixturevalue("postgres_url")
-    engine = sa.create_engine(url)
-    metadata.drop_all(engine)
-    yield url
-    metadata.drop_all(engine)
-    engine.dispose()
+        return f"sqlite:///{tmp_path}/ledger.db"
+    return request.getfixturevalue("postgres_database")
 
 
 @pytest.fixture

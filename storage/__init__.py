@@ -1,0 +1,1 @@
+"""Databases that services keep their state in: their schemas' versions and upgrades."""

@@ -1,0 +1,1 @@
+"""Where alembic looks for its env.py."""
