@@ -3,7 +3,6 @@
 import base64
 import hashlib
 import math
-import re
 from collections.abc import Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
@@ -15,13 +14,9 @@ import yaml
 
 from parley.dashboard.crossings import crossings
 from parley.dashboard.views import EventView, LedgerView, PartyView, RunView
+from parley.spec.events import TOTALS, RunData, RunParty, RunStateChange, measured
 
 TEMPLATES = Path(__file__).parent / "templates"
-TOTALS = ("rounds", "bytes", "label releases", "seconds")
-_DATA = re.compile(r"(?P<party>\S+): (?P<rows>\d+) rows, (?P<columns>\d+) columns, ids sha256 (?P<id_sha256>[0-9a-f]+)")
-"""The sentence of a `data` event, as the coordinator writes it when a session opens."""
-_LEFT = re.compile(r"(?P<party>\S+) left at round (?P<round>\d+); going on with \d+")
-"""The sentence of a `party` event, as the coordinator writes it when a run goes on without a party."""
 
 _environment = jinja2.Environment(
     loader=jinja2.FileSystemLoader(TEMPLATES), autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True
@@ -36,7 +31,7 @@ def make_card(
 ) -> dict[str, Any]:
     """The card as JSON-ready data. It holds no row, label or weight."""
     spec = yaml.safe_load(run.spec_yaml)
-    measured = {name: value for name, value in run.metrics.items() if name not in TOTALS}
+    newest = measured(None, run.metrics)
     known = {party.name: party for party in parties}
     return {
         "card": 1,
@@ -53,8 +48,8 @@ def make_card(
             "created": run.created,
             "changed": run.changed,
         },
-        "metrics": measured,
-        "curves": _curves(events, measured),
+        "metrics": newest,
+        "curves": _curves(events, newest),
         "data": _data(events),
         "privacy": {
             "protection": spec.get("privacy", {}),
@@ -90,10 +85,9 @@ def _data(events: Sequence[EventView]) -> list[dict[str, Any]]:
     """What each party said about its table, newest attempt last."""
     found: dict[str, dict[str, Any]] = {}
     for event in events:
-        match = _DATA.fullmatch(event.message) if event.kind == "data" else None
-        if match:
-            fields = match.groupdict()
-            found[fields["party"]] = {**fields, "rows": int(fields["rows"]), "columns": int(fields["columns"])}
+        match event.body:
+            case RunData(rows, party, columns, id_sha256) if party:
+                found[party] = {"party": party, "rows": rows, "columns": columns, "id_sha256": id_sha256}
     return list(found.values())
 
 
@@ -101,18 +95,18 @@ def _left_out(events: Sequence[EventView]) -> list[dict[str, Any]]:
     """Parties that the last attempt went on without: they have no final model."""
     found: list[dict[str, Any]] = []
     for event in events:
-        match = _LEFT.fullmatch(event.message) if event.kind == "party" else None
-        if match:
-            found.append({"party": match["party"], "round": int(match["round"])})
-        elif event.kind == "state" and event.message.startswith("resumed"):
-            found.clear()
+        match event.body:
+            case RunParty(party, "left") as left:
+                found.append({"party": party, "round": left.round})
+            case RunStateChange(attempt) if attempt:
+                found.clear()
     return found
 
 
 def _curves(events: Sequence[EventView], names: Any) -> dict[str, list[tuple[int, float]]]:
     curves: dict[str, dict[int, float]] = {name: {} for name in names}
     for event in events:
-        for name, value in event.metrics.items():
+        for name, value in measured(event.body, event.metrics).items():
             if name in curves and math.isfinite(value):
                 curves[name][event.step] = value
     return {name: sorted(points.items()) for name, points in curves.items()}

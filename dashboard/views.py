@@ -7,6 +7,8 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from parley.spec.events import Body
+
 ENDED = frozenset({"COMPLETED", "FAILED", "CANCELLED", "BUDGET_EXHAUSTED"})
 
 
@@ -47,6 +49,8 @@ class EventView:
     message: str
     step: int
     metrics: Mapping[str, float]
+    body: Body | None = None
+    """What happened, typed; none in events that 0.1.0 wrote."""
 
 
 @dataclass(frozen=True)

@@ -128,7 +128,7 @@ def train(client: Federation, text: str) -> Trace:
     started = None
     for event in run.watch():
         values = {metric.name: metric.value for metric in event.metrics}
-        if event.message.startswith(("started", "resumed")):
+        if event.state_change.attempt:
             started = time.monotonic()
         if event.kind == "evaluation" and started is not None:
             rounds.append(event.step)

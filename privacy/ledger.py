@@ -296,6 +296,16 @@ class Ledger:
         except _DAMAGED as error:
             raise LedgerBroken(f"Run {run!r}: the database cannot be read ({type(error).__name__}).") from error
 
+    def newest(self, run: str) -> tuple[Entry, Budget] | None:
+        """Return a run's last entry and its budget; None if it has released nothing. Reads two rows."""
+        query = sa.select(entries).where(entries.c.run == run).order_by(entries.c.sequence.desc()).limit(1)
+        with self._engine.connect() as connection:
+            row = connection.execute(query).mappings().first()
+            if row is None:
+                return None
+            head = _head_row(connection, run)
+        return Entry(**row), Budget(head["budget_epsilon"], head["budget_delta"])
+
     def counts(self, run: str) -> Counters:
         """Return the per-record counters R_i of each mechanism."""
         with self._engine.connect() as connection:

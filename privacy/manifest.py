@@ -231,7 +231,24 @@ MANIFEST: tuple[Entry, ...] = (
         "run_id name algorithm state reason parties step steps metrics created changed spec_yaml attempt",
         "clients",
     ),
-    *control("run.v1.RunEvent", "sequence time kind message step metrics state", "clients"),
+    *control(
+        "run.v1.RunEvent",
+        "sequence time kind message step metrics state state_change progress evaluation privacy party data_opened",
+        "clients",
+    ),
+    *control("run.v1.RunTotals", "rounds bytes label_releases seconds", "clients"),
+    *control("run.v1.RunStateChange", "attempt from_step reason left_out totals", "clients"),
+    *control("run.v1.RunProgress", "checkpoint measured totals", "clients"),
+    *control("run.v1.RunEvaluation", "measured totals", "clients"),
+    *control("run.v1.RunPrivacy", "epsilon delta budget largest_count entries head", "clients"),
+    *control("run.v1.RunParty", "party change goes_on round remaining", "clients"),
+    derived(
+        "run.v1.RunParty.detail", "the table's columns, where it warns of them", "sentences without values", "clients"
+    ),
+    *control("run.v1.RunData", "party alignment", "clients"),
+    derived("run.v1.RunData.rows", "the table's size", "a count", "clients"),
+    derived("run.v1.RunData.columns", "the table's width", "a count", "clients"),
+    derived("run.v1.RunData.id_sha256", "the ids of the rows", "SHA-256", "clients"),
     *control("run.v1.SpecProblem", "field line message", "clients"),
     *control(
         "run.v1.PartyStatus",

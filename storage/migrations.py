@@ -12,7 +12,7 @@ nothing for it.
 """
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -59,13 +59,16 @@ def upgrade(engine: sa.Engine, history: History) -> None:
     """
     with engine.connect() as connection:
         if revision_of(connection, history) == history.newest:
-            _require_columns(connection, history)
+            _require_columns(connection, _columns(history.metadata))
             return
     with exclusive(engine) as connection:
         found = revision_of(connection, history)  # another process may have upgraded it meanwhile
+        if found is None and not set(sa.inspect(connection).get_table_names()).isdisjoint(history.metadata.tables):
+            _require_columns(connection, _first_columns(history), but_absent=True)
         if found != history.newest:
+            logger.info("the database's %s goes from revision %s to %s", history.name, found, history.newest)
             move(connection, history, history.newest, found)
-        _require_columns(connection, history)
+        _require_columns(connection, _columns(history.metadata))
 
 
 def revision_of(connection: sa.Connection, history: History) -> str | None:
@@ -95,7 +98,6 @@ def move(connection: sa.Connection, history: History, target: str, found: str | 
             "newer one, or restore the backup from before the upgrade; nothing was changed"
         )
     down = found is not None and (target == "base" or known.index(target) > known.index(found))
-    logger.info("the database's %s goes from revision %s to %s", history.name, found or "none", target)
     (command.downgrade if down else command.upgrade)(config, target)
 
 
@@ -112,16 +114,29 @@ def exclusive(engine: sa.Engine) -> Iterator[sa.Connection]:
         connection.commit()
 
 
-def _require_columns(connection: sa.Connection, history: History) -> None:
+def _columns(tables: sa.MetaData) -> dict[str, set[str]]:
+    return {table.name: set(table.columns.keys()) for table in tables.sorted_tables}
+
+
+def _first_columns(history: History) -> dict[str, set[str]]:
+    """The tables that the first revision makes: what a database has that was there before there were revisions."""
+    reflected, engine = sa.MetaData(), sa.create_engine("sqlite://")
+    with engine.connect() as connection:
+        move(connection, history, "+1", None)
+        reflected.reflect(connection)
+    engine.dispose()
+    return {name: columns for name, columns in _columns(reflected).items() if name != history.version_table}
+
+
+def _require_columns(connection: sa.Connection, wanted: Mapping[str, set[str]], *, but_absent: bool = False) -> None:
     """A schema that nobody released, or that somebody has changed by hand, is not one that this program can use."""
     inspector = sa.inspect(connection)
-    for table in history.metadata.sorted_tables:
-        wanted, found = set(table.columns.keys()), set()
-        problem = f"lacks the table {table.name}"
-        if inspector.has_table(table.name):
-            found = {column["name"] for column in inspector.get_columns(table.name)}
-            problem = f"has a table {table.name} that no Parley made: it differs in {', '.join(sorted(found ^ wanted))}"
-        if found != wanted:
+    for table, columns in wanted.items():
+        problem, found = f"lacks the table {table}", set[str]()
+        if inspector.has_table(table):
+            found = {column["name"] for column in inspector.get_columns(table)}
+            problem = f"has a table {table} that no Parley made: it differs in {', '.join(sorted(found ^ columns))}"
+        if found != columns and (found or not but_absent):
             raise DatabaseRefused(
                 f"the database {_address(connection)} {problem}. Restore a backup, or name another database; nothing "
                 "was changed"

@@ -1,7 +1,6 @@
 // Live curves with uPlot: one chart for losses, one for scores, redrawn at most once a frame.
-import { el, number } from "./page.js";
+import { el, measured, number } from "./page.js";
 
-const TOTALS = new Set(["rounds", "bytes", "label releases", "seconds"]);
 const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 
 export class Curves {
@@ -21,8 +20,8 @@ export class Curves {
   }
 
   add(event) {
-    for (const [name, value] of Object.entries(event.metrics)) {
-      if (TOTALS.has(name) || !this.accepts(name) || typeof value !== "number") continue;
+    for (const [name, value] of Object.entries(measured(event))) {
+      if (!this.accepts(name) || typeof value !== "number") continue;
       if (!this.points.has(name)) this.points.set(name, new Map());
       this.points.get(name).set(event.step, value);
       this.schedule();

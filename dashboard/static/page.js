@@ -47,6 +47,13 @@ export function duration(seconds) {
   return minutes < 60 ? `${minutes} min ${Math.round(seconds % 60)} s` : `${Math.floor(minutes / 60)} h ${minutes % 60} min`;
 }
 
+// What an event measured of the model. Events that 0.1.0 wrote have no body and mix it with the totals.
+const TOTALS = new Set(["rounds", "bytes", "label releases", "seconds"]);
+export function measured(event) {
+  if (event.body) return event.body.measured ?? {};
+  return Object.fromEntries(Object.entries(event.metrics).filter(([name]) => !TOTALS.has(name)));
+}
+
 export const clock = (text) => new Date(text).toLocaleTimeString("en-GB");
 export const day = (text) =>
   new Date(text).toLocaleString("en-GB", { day: "numeric", month: "short", hour: "2-digit", minute: "2-digit" });

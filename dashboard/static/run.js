@@ -1,7 +1,7 @@
 // One run: how it stands, its curves, what it released, what leaves, what happened.
 import { Curves } from "./curves.js";
 import { partyTable } from "./overview.js";
-import { ask, bytes, chip, clock, day, duration, el, every, notice, number, percent, table, Problem } from "./page.js";
+import { ask, bytes, chip, clock, day, duration, el, every, measured, notice, number, percent, table, Problem } from "./page.js";
 
 const ENDED = new Set(["COMPLETED", "FAILED", "CANCELLED", "BUDGET_EXHAUSTED"]);
 const isLoss = (name) => /loss|objective|distance|suboptimality|gradient/.test(name);
@@ -93,9 +93,9 @@ export async function run(main, leaving, id) {
   }
 
   function note(event) {
-    const measured = Object.entries(event.metrics).filter(([name]) => name.startsWith("test ")).map(([name, value]) => `${name} ${number(value)}`);
+    const figures = Object.entries(measured(event)).filter(([name]) => name.startsWith("test ")).map(([name, value]) => `${name} ${number(value)}`);
     log.prepend(el("li", { class: event.kind }, el("time", { datetime: event.time }, clock(event.time)), el("span", { class: "kind" }, event.kind),
-      el("span", { class: "what" }, [event.message, ...measured].join(" · "))));
+      el("span", { class: "what" }, [event.message, ...figures].join(" · "))));
     while (log.children.length > 500) log.lastChild.remove();
   }
 
@@ -112,7 +112,7 @@ export async function run(main, leaving, id) {
       losses.add(event);
       scores.add(event);
       if (!painting) painting = requestAnimationFrame(() => { painting = 0; show(); });
-      if (event.kind === "state") showLedger().catch((problem) => notice(problem.message));
+      if (event.kind === "state" || event.kind === "privacy") showLedger().catch((problem) => notice(problem.message));
     });
     source.addEventListener("end", () => source.close());
   }
@@ -127,6 +127,5 @@ export async function run(main, leaving, id) {
     const taking = new Set(state.parties);
     const found = (await ask("/api/parties")).filter((party) => taking.has(party.name));
     health.replaceChildren(el("h2", {}, "Parties"), partyTable(found));
-    if (!ENDED.has(state.state)) await showLedger();
   });
 }

@@ -19,6 +19,16 @@ from parley.services.coordinator.programs import ProgramFactory, coordinator_sid
 from parley.services.coordinator.registry import Registry, RunRecord, StateMissing, StorageFailed
 from parley.services.coordinator.sessions import Session
 from parley.services.wire.adaptive_executor import AdaptiveExecutor
+from parley.spec.events import (
+    Body,
+    RunData,
+    RunEvaluation,
+    RunParty,
+    RunPrivacy,
+    RunProgress,
+    RunStateChange,
+    RunTotals,
+)
 from parley.spec.parsing import parse_spec
 
 PROGRESS_SECONDS = 0.5
@@ -53,7 +63,8 @@ class RunDriver:
         self._program: Program | None = None
         self._refusal: BudgetExhausted | None = None
         self._goes_on = self._spec.train.works_unattended
-        self._totals = {"rounds": 0.0, "bytes": 0.0, "label releases": 0.0, "seconds": 0.0}
+        self._totals = RunTotals()
+        self._privacy: RunPrivacy | None = None
 
     @property
     def run_id(self) -> str:
@@ -116,7 +127,7 @@ class RunDriver:
         """Note how the run ended, however long the database takes no writes: a run must not seem to go on for ever."""
         while True:
             try:
-                await self._note("state", message, state=state, reason=reason)
+                await self._note(RunStateChange(reason=reason), message, state=state, reason=reason)
                 return
             except StorageFailed:
                 await asyncio.sleep(STORAGE_SECONDS)
@@ -147,7 +158,8 @@ class RunDriver:
                         deadline = now + self._spec.wait_seconds
                     delay, kept = FIRST_WAIT_SECONDS, record.checkpoint
                     meanwhile = "the others go on as far as they may" if self._goes_on else "paused"
-                    await self._note("party", f"{meanwhile}: {lost}", state="PAUSED", reason=str(lost))
+                    body = RunParty(lost.party, "lost", str(lost), goes_on=self._goes_on)
+                    await self._note(body, f"{meanwhile}: {lost}", state="PAUSED", reason=str(lost))
                 if now + delay > deadline:
                     raise PartyLost(
                         lost.party, f"it was waited for {self._spec.wait_seconds:g} s; start it and resume the run"
@@ -167,25 +179,29 @@ class RunDriver:
         await session.begin(done, program)
         self._step = done
         for name, answer in zip(session.names, session.opened, strict=True):
-            digest = answer.id_digest.hex()
-            await self._note("data", f"{name}: {answer.rows} rows, {answer.features} columns, ids sha256 {digest}")
+            opened = RunData(answer.rows, name, answer.features, answer.id_digest.hex())
+            told = f"{name}: {opened.rows} rows, {opened.columns} columns, ids sha256 {opened.id_sha256}"
+            await self._note(opened, told)
             for warning in answer.warnings:
-                await self._note("party", f"{name} warns: {warning}")
+                await self._note(RunParty(name, "warned", warning), f"{name} warns: {warning}")
         if self._spec.alignment is not None:
-            await self._note("data", f"alignment {self._spec.alignment}: {session.opened[0].rows} rows are common")
-        began = "resumed from iteration" if record.attempt else "started at iteration"
-        await self._note("state", f"{began} {done}", state="RUNNING", reason="", step=done, attempt=record.attempt + 1)
+            aligned = RunData(session.opened[0].rows, alignment=self._spec.alignment)
+            await self._note(aligned, f"alignment {aligned.alignment}: {aligned.rows} rows are common")
+        began, attempt = "resumed from iteration" if record.attempt else "started at iteration", record.attempt + 1
+        body = RunStateChange(attempt, from_step=done)
+        await self._note(body, f"{began} {done}", state="RUNNING", reason="", step=done, attempt=attempt)
         try:
             await self._rounds(session, program, done)
         except BudgetExhausted:
             await session.exchange(program.gate.release(program.finish))
+            await self._note_privacy()
             raise
-        metrics, ended = dict(self._totals), "completed"
-        if session.left:
-            metrics["parties left out"] = len(session.left)
-            gone = ", ".join(session.names[party] for party in sorted(session.left))
-            ended = f"completed without {gone}: left during the run, so without the final model"
-        await self._note("state", ended, state="COMPLETED", reason="", step=self._step, metrics=metrics)
+        await self._note_privacy()
+        gone, ended = tuple(session.names[party] for party in sorted(session.left)), "completed"
+        if gone:
+            ended = f"completed without {', '.join(gone)}: left during the run, so without the final model"
+        body = RunStateChange(left_out=gone, totals=self._totals)
+        await self._note(body, ended, state="COMPLETED", reason="", step=self._step)
 
     async def _restored(self, session: Session, program: Program, committed: int) -> int:
         """Begin from the newest checkpoint that the parties and this coordinator can read; 0 begins anew."""
@@ -202,7 +218,7 @@ class RunDriver:
 
     async def _rounds(self, session: Session, program: Program, done: int) -> None:
         releases = NumberRanges()  # a set would grow with every step
-        base, started = dict(self._totals), time.monotonic()
+        base, started = self._totals, time.monotonic()
         rounds = program.rounds(done, self._reports.append)
         current = await self._compute(next, rounds)
         while True:
@@ -211,17 +227,18 @@ class RunDriver:
             before = set(session.left)
             total = await session.exchange(program.gate.release(current))
             for party in sorted(session.left.keys() - before):
-                going_on = f"going on with {len(session.names) - len(session.left)}"
-                await self._note("party", f"{session.names[party]} left at round {current.iteration}; {going_on}")
+                name, remaining = session.names[party], len(session.names) - len(session.left)
+                left = RunParty(name, "left", goes_on=True, round=current.iteration, remaining=remaining)
+                await self._note(left, f"{name} left at round {left.round}; going on with {remaining}")
             traffic = session.traffic
             if current.label_release is not None:
                 releases.add(current.label_release)
-            self._totals = {
-                "rounds": base["rounds"] + traffic.rounds,
-                "bytes": base["bytes"] + traffic.sent_bytes + traffic.received_bytes,
-                "label releases": base["label releases"] + len(releases),
-                "seconds": base["seconds"] + time.monotonic() - started,
-            }
+            self._totals = RunTotals(
+                rounds=base.rounds + traffic.rounds,
+                bytes=base.bytes + traffic.sent_bytes + traffic.received_bytes,
+                label_releases=base.label_releases + len(releases),
+                seconds=base.seconds + time.monotonic() - started,
+            )
             if current.keeps == "checkpoint":
                 await self._commit(current.iteration, program)
             if current.keeps == "model":
@@ -233,7 +250,8 @@ class RunDriver:
     async def _commit(self, k: int, program: Program) -> None:
         """Second phase: every party has written and synced checkpoint k; the coordinator's own state goes with it."""
         kept = program.kept() if isinstance(program, KeepingProgram) else None
-        await self._note("progress", f"checkpoint {k}", checkpoint=k, step=k, metrics=dict(self._totals), kept=kept)
+        await self._note(RunProgress(self._totals, k), f"checkpoint {k}", checkpoint=k, step=k, kept=kept)
+        await self._note_privacy()
 
     async def _flush(self) -> None:
         """Write what the label holder may see: evaluations always, progress now and then."""
@@ -245,12 +263,21 @@ class RunDriver:
             now = time.monotonic()
             if evaluated or now - self._written >= PROGRESS_SECONDS:
                 self._written = now
-                kind = "evaluation" if evaluated else "progress"
-                metrics = {**report.metrics, **self._totals}
-                await self._note(kind, f"iteration {report.k}", step=report.k, metrics=metrics)
+                body: Body = RunProgress(self._totals, measured=report.metrics)
+                if evaluated:
+                    body = RunEvaluation(self._totals, report.metrics)
+                await self._note(body, f"iteration {report.k}", step=report.k)
+                await self._note_privacy()
 
-    async def _note(self, kind: str, message: str, **changes: Any) -> None:
-        change = functools.partial(self._registry.change, self.run_id, kind, message, **changes)
+    async def _note_privacy(self) -> None:
+        """Tell what labels have cost so far, if that has changed."""
+        spent = await asyncio.to_thread(self._programs.spent, self.run_id)
+        if spent is not None and spent != self._privacy:
+            self._privacy = spent
+            await self._note(spent, f"labels have cost epsilon {spent.epsilon:.6g}, the budget is {spent.budget:.6g}")
+
+    async def _note(self, body: Body, message: str, **changes: Any) -> None:
+        change = functools.partial(self._registry.change, self.run_id, body, message, **changes)
         writing = asyncio.ensure_future(asyncio.to_thread(change))
         try:
             await asyncio.shield(writing)

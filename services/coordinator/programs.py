@@ -5,6 +5,7 @@ from parley.coordinator.programs import CommonRows, CoordinatorAlgorithm, Predic
 from parley.privacy.ledger import Ledger
 from parley.services.coordinator.labels import LabelStore
 from parley.spec.algorithms import algorithm_named
+from parley.spec.events import RunPrivacy
 from parley.spec.run import RunSpec
 
 
@@ -27,6 +28,16 @@ class ProgramFactory:
     def make(self, spec: RunSpec, run_id: str) -> Program:
         """The program of a run."""
         return coordinator_side(spec).program(spec, self._access(spec, run_id))
+
+    def spent(self, run_id: str) -> RunPrivacy | None:
+        """What a run's labels have cost so far; None if it has released nothing."""
+        newest = self._ledger.newest(run_id)
+        if newest is None:
+            return None
+        entry, budget = newest
+        return RunPrivacy(
+            entry.epsilon, entry.delta, budget.epsilon, entry.largest_count, entry.sequence + 1, entry.hash
+        )
 
     def predictor(self, spec: RunSpec, run_id: str) -> Predictor | None:
         """How a run's saved models predict together; None where every party has the whole model."""

@@ -12,6 +12,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
+from parley.spec.events import Body, from_json, to_json
 from parley.storage.migrations import History, upgrade
 
 metadata = sa.MetaData()
@@ -46,6 +47,7 @@ _events = sa.Table(
     sa.Column("step", sa.BigInteger, nullable=False),
     sa.Column("metrics", sa.Text, nullable=False),
     sa.Column("state", sa.String(32), nullable=False),
+    sa.Column("body", sa.Text, nullable=True),  # JSON; events of 0.1.0 have none
 )
 
 _kept = sa.Table(
@@ -55,7 +57,7 @@ _kept = sa.Table(
     sa.Column("checkpoint", sa.BigInteger, primary_key=True, autoincrement=False),
     sa.Column("content", sa.LargeBinary, nullable=False),
 )
-HISTORY = History("registry", metadata, Path(__file__).parent / "registry_revisions", newest="0001")
+HISTORY = History("registry", metadata, Path(__file__).parent / "registry_revisions", newest="0002")
 DIGEST_BYTES = 32
 """What is kept ends with its SHA-256, as the parties' checkpoints do."""
 KEPT = 3
@@ -113,6 +115,8 @@ class EventRecord:
     step: int
     metrics: Mapping[str, float]
     state: str
+    body: Body | None = None
+    """What happened; none in events that 0.1.0 wrote."""
 
 
 class Registry:
@@ -165,18 +169,19 @@ class Registry:
         with self._engine.connect() as connection:
             return [_record(row) for row in connection.execute(query).mappings()]
 
-    def change(self, run_id: str, kind: str, message: str, **changes: Any) -> EventRecord:
+    def change(self, run_id: str, body: Body, message: str, **changes: Any) -> EventRecord:
         """Change a run and note the event, in one transaction.
 
-        `metrics` are merged into the newest ones; `kept` is the coordinator's own state of the new `checkpoint`.
+        The body's metrics are merged into the newest ones; `kept` is the coordinator's own state of the new
+        `checkpoint`.
         """
-        metrics, kept = changes.pop("metrics", {}), changes.pop("kept", None)
+        kept = changes.pop("kept", None)
         with _naming_failures(), self._engine.begin() as connection:
             query = _runs.select().where(_runs.c.run_id == run_id).with_for_update()
             row = connection.execute(query).mappings().first()
             if row is None:
                 raise RunUnknown(f"no run {run_id!r}")
-            merged = json.loads(row["metrics"]) | metrics
+            merged = {**json.loads(row["metrics"]), **body.metrics}
             values = changes | {"metrics": json.dumps(merged), "changed": _now()}
             connection.execute(_runs.update().where(_runs.c.run_id == run_id).values(values))
             if kept is not None:
@@ -185,14 +190,15 @@ class Registry:
             event = EventRecord(
                 sequence=(last or 0) + 1,
                 time=values["changed"],
-                kind=kind,
+                kind=body.kind,
                 message=message,
                 step=changes.get("step", row["step"]),
-                metrics=metrics,
+                metrics=dict(body.metrics),
                 state=changes.get("state", row["state"]),
+                body=body,
             )
-            noted = vars(event) | {"run_id": run_id, "metrics": json.dumps(metrics)}
-            connection.execute(_events.insert().values(noted))
+            written = {"run_id": run_id, "metrics": json.dumps(event.metrics), "body": to_json(body)}
+            connection.execute(_events.insert().values(vars(event) | written))
         return event
 
     def kept(self, run_id: str, checkpoint: int) -> bytes:
@@ -216,12 +222,7 @@ class Registry:
             .limit(limit)
         )
         with self._engine.connect() as connection:
-            rows = connection.execute(query).mappings().all()
-        names = EventRecord.__dataclass_fields__
-        return [
-            EventRecord(**{name: json.loads(row[name]) if name == "metrics" else row[name] for name in names})
-            for row in rows
-        ]
+            return [_event(row) for row in connection.execute(query).mappings()]
 
 
 @contextlib.contextmanager
@@ -256,6 +257,12 @@ def _record(row: sa.RowMapping) -> RunRecord:
     values = {name: row[name] for name in RunRecord.__dataclass_fields__}
     values["parties"], values["metrics"] = tuple(json.loads(row["parties"])), json.loads(row["metrics"])
     return RunRecord(**values)
+
+
+def _event(row: sa.RowMapping) -> EventRecord:
+    values = {name: row[name] for name in EventRecord.__dataclass_fields__}
+    body = None if row["body"] is None else from_json(row["kind"], row["body"])
+    return EventRecord(**values | {"metrics": json.loads(row["metrics"]), "body": body})
 
 
 def _wait_for_other_writers(connection: Any, _record: Any) -> None:

@@ -22,6 +22,7 @@ from parley.services.coordinator.labels import LabelStore
 from parley.services.coordinator.programs import ProgramFactory, coordinator_side
 from parley.services.coordinator.registry import EventRecord, Registry, RunRecord, RunUnknown
 from parley.services.coordinator.sessions import Session
+from parley.spec.events import RunStateChange
 from parley.spec.parsing import SpecInvalid, parse_spec
 
 PAGE_ROWS = 4096
@@ -116,7 +117,7 @@ class RunSupervisor:
             self._check_room()
             driver = self._driver(record)
             session = await driver.prepare()
-            self._registry.change(run_id, "state", "resuming", state="PENDING", reason="")
+            self._registry.change(run_id, RunStateChange(), "resuming", state="PENDING", reason="")
             self._launch(driver, session)
             return self._registry.get(run_id)
 
@@ -127,7 +128,9 @@ class RunSupervisor:
                 driver = self._driver(record)
             except SpecInvalid as invalid:  # written by another version; the other runs go on
                 reason = f"this version cannot read the run's spec: {invalid}"
-                self._registry.change(record.run_id, "state", reason, state="FAILED", reason=reason)
+                self._registry.change(
+                    record.run_id, RunStateChange(reason=reason), reason, state="FAILED", reason=reason
+                )
                 continue
             self._launch(driver, None)
 
@@ -141,7 +144,7 @@ class RunSupervisor:
         with contextlib.suppress(asyncio.CancelledError):
             await task
         if not self._registry.get(run_id).ended:
-            self._registry.change(run_id, "state", "cancelled by a client", state="CANCELLED", reason="")
+            self._registry.change(run_id, RunStateChange(), "cancelled by a client", state="CANCELLED", reason="")
         self._tell(run_id)
         return self._registry.get(run_id)
 

@@ -22,6 +22,7 @@ from parley.services.coordinator.reports import entries_of, report_of
 from parley.services.coordinator.runs import RunSupervisor
 from parley.services.wire.alignment_codec import decode_duplicates
 from parley.services.wire.authorisation import caller_of
+from parley.services.wire.event_codec import encode_metrics, set_body
 from parley.services.wire.framing import framed, reader, receive
 from parley.services.wire.version import VERSION
 from parley.spec.parsing import check_spec
@@ -206,7 +207,7 @@ def run_message(record: RunRecord) -> run_pb2.Run:
         parties=record.parties,
         step=record.step,
         steps=record.steps,
-        metrics=[run_pb2.Metric(name=name, value=value) for name, value in record.metrics.items()],
+        metrics=encode_metrics(record.metrics),
         created=record.created,
         changed=record.changed,
         spec_yaml=record.spec_yaml,
@@ -216,12 +217,14 @@ def run_message(record: RunRecord) -> run_pb2.Run:
 
 def event_message(event: EventRecord) -> run_pb2.RunEvent:
     """An event as clients see it."""
-    return run_pb2.RunEvent(
+    message = run_pb2.RunEvent(
         sequence=event.sequence,
         time=event.time,
         kind=event.kind,
         message=event.message,
         step=event.step,
-        metrics=[run_pb2.Metric(name=name, value=value) for name, value in event.metrics.items()],
+        metrics=encode_metrics(event.metrics),
         state=run_pb2.RunState.Value(f"RUN_STATE_{event.state}"),
     )
+    set_body(message, event.body)
+    return message

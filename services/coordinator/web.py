@@ -297,7 +297,7 @@ def _run(record: RunRecord) -> RunView:
 
 
 def _event(event: EventRecord) -> EventView:
-    return EventView(event.sequence, event.time, event.kind, event.message, event.step, event.metrics)
+    return EventView(event.sequence, event.time, event.kind, event.message, event.step, event.metrics, event.body)
 
 
 def _mechanism(text: str) -> str:

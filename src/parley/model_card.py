@@ -7,6 +7,7 @@ from parley.client import Federation, Run
 from parley.dashboard.card import card_html, make_card
 from parley.dashboard.views import EntryView, EventView, LedgerView, PartyView, ReleaseView, RunView
 from parley.display import finite
+from parley.services.wire.event_codec import body_of, decode_metrics
 from parley.services.wire.version import VERSION
 
 __all__ = ["card_html", "model_card"]
@@ -15,7 +16,15 @@ __all__ = ["card_html", "model_card"]
 def model_card(federation: Federation, run: Run) -> dict[str, Any]:
     """The card of a run that has ended, as JSON-ready data: spec, data digests, metrics, privacy, what crossed."""
     events = [
-        EventView(event.sequence, event.time, event.kind, event.message, event.step, _metrics(event))
+        EventView(
+            event.sequence,
+            event.time,
+            event.kind,
+            event.message,
+            event.step,
+            decode_metrics(event.metrics),
+            body_of(event),
+        )
         for event in run.watch()
     ]
     parties = [
@@ -94,7 +103,3 @@ def _ledger(run: Run) -> LedgerView:
 def _mechanism(text: str) -> str:
     fields = json.loads(text) if text else {"kind": "none"}
     return ", ".join([fields.pop("kind").replace("_", " "), *(f"{name} {value}" for name, value in fields.items())])
-
-
-def _metrics(event: Any) -> dict[str, float]:
-    return {metric.name: metric.value for metric in event.metrics}

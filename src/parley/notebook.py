@@ -4,11 +4,11 @@ import html
 from typing import TYPE_CHECKING, Any
 
 from parley.client import RequestRefused, Run
+from parley.services.wire.event_codec import body_of, decode_metrics
+from parley.spec.events import measured
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
-
-_TRAFFIC = ("rounds", "bytes", "seconds", "label releases")
 
 
 def follow(run: Run) -> dict[str, float]:
@@ -30,11 +30,10 @@ def plot(run: Run) -> "Figure":
 
     curves: dict[str, tuple[list[int], list[float]]] = {}
     for event in run.events():
-        for metric in event.metrics:
-            if metric.name not in _TRAFFIC:
-                steps, values = curves.setdefault(metric.name, ([], []))
-                steps.append(event.step)
-                values.append(metric.value)
+        for name, value in measured(body_of(event), decode_metrics(event.metrics)).items():
+            steps, values = curves.setdefault(name, ([], []))
+            steps.append(event.step)
+            values.append(value)
     figure = Figure(figsize=(9, 3.4), layout="constrained")
     losses, others = figure.subplots(1, 2)
     for name, (steps, values) in curves.items():

@@ -13,9 +13,10 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, Ti
 
 from parley.client import RequestRefused, Run
 from parley.display import size
+from parley.services.wire.event_codec import decode_metrics
 
-LEDGER_SECONDS = 3.0
-"""The ledger is asked no more often than this."""
+TOLD = frozenset({"state", "party"})
+"""Events that are told in words; the others move figures."""
 
 
 @dataclass(frozen=True)
@@ -40,23 +41,21 @@ class Follower:
     """The newest value of each metric."""
     epsilon: str = ""
     _started: float = field(default_factory=time.monotonic)
-    _asked: float = -math.inf
 
     def follow(self) -> Iterator[Any]:
         """Yield every event after it has been shown."""
         with self._shown() as show:
             for event in self.run.watch():
-                measured = {metric.name: metric.value for metric in event.metrics}
-                self.metrics |= measured
-                self.points.append(Point(event.step, time.monotonic() - self._started, measured))
-                self._ask_ledger(now=event.kind == "state")
+                figures = decode_metrics(event.metrics)
+                self.metrics |= figures
+                self.points.append(Point(event.step, time.monotonic() - self._started, figures))
+                if event.kind in ("state", "privacy"):
+                    self._ask_ledger()
                 show(event)
                 yield event
 
-    def _ask_ledger(self, *, now: bool) -> None:
-        if not now and time.monotonic() - self._asked < LEDGER_SECONDS:
-            return
-        self._asked = time.monotonic()
+    def _ask_ledger(self) -> None:
+        """The ledger composes what was released better than the running figure of a privacy event."""
         try:
             self.epsilon = spent(self.run.ledger().report)
         except RequestRefused:  # the run goes on whether or not its ledger can be read just now
@@ -92,15 +91,15 @@ class Follower:
 
             def show(event: Any) -> None:
                 bar.update(task, completed=event.step, facts=escape(self._facts()))
-                if event.kind in ("state", "party"):
+                if event.kind in TOLD:
                     bar.console.print(f"{event.time[11:19]} {escape(event.message)}")
 
             yield show
 
     def _line(self, event: Any) -> None:
         place = f"step {event.step} of {self.run.steps}"
-        if event.kind in ("state", "party", "evaluation"):
-            message = "" if event.kind == "evaluation" else event.message
+        if event.kind in TOLD | {"evaluation"}:
+            message = event.message if event.kind in TOLD else ""
             parts = [event.time[11:19], place, self._facts(), message]
             self.console.print("  ".join(filter(None, parts)), markup=False, highlight=False, soft_wrap=True)
 

@@ -14,6 +14,7 @@ from parley.privacy import ledger
 from parley.privacy.ledger import open_ledger
 from parley.services.coordinator import registry
 from parley.services.coordinator.registry import Registry
+from parley.spec.events import RunData, RunParty, RunStateChange
 from parley.storage.migrations import DatabaseRefused, exclusive, move, revision_of, upgrade
 
 ROOT = Path(__file__).parents[2]
@@ -139,6 +140,16 @@ def test_a_database_of_0_1_0_is_recognised_and_brought_up_to_date(engine, url):
     assert [event.message for event in runs.events("digits-0001", 6)] == [
         "shop left at round 52; going on with 1",
         "completed",
+    ]
+    assert [event.body for event in runs.events("digits-0001", 0)] == [
+        RunData(1797, "bank", 32, "ab" * 32),
+        RunData(1797, "shop", 32, "ab" * 32),
+        None,
+        RunStateChange(attempt=1),
+        None,
+        None,
+        RunParty("shop", "left", goes_on=True, round=52, remaining=1),
+        None,
     ]
     assert [run.run_id for run in runs.unfinished()] == ["credit-0002"]
     assert book.verify("digits-0001").length == 1

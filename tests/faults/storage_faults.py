@@ -28,9 +28,9 @@ def damaged_checkpoint(stage: Stage) -> None:
     stage.federation.restart("shop")
     stage.check_end(run)
     newest = int(kept[-1].stem.removeprefix("checkpoint-"))
-    resumed = [event.message for event in run.watch() if event.message.startswith("resumed")]
-    if not resumed or int(resumed[-1].rsplit(" ", 1)[1]) >= newest:
-        raise AssertionError(f"checkpoint {newest} is damaged, but the run {resumed}")
+    resumed = [event.state_change.from_step for event in run.watch() if event.state_change.attempt > 1]
+    if not resumed or resumed[-1] >= newest:
+        raise AssertionError(f"checkpoint {newest} is damaged, but the run was resumed from {resumed}")
 
 
 def full_disk(stage: Stage) -> None:

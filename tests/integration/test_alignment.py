@@ -139,9 +139,11 @@ def test_a_run_on_the_alignment_is_the_run_on_tables_that_were_aligned_by_hand(c
         metrics = run.result()
         results.append({name: value for name, value in metrics.items() if name != "seconds"})
         predictions.append(run.predict(ids=["200", "1499", "777"]))
-        data = [event.message for event in run.watch() if event.kind == "data"]
-        assert any(id_digest(COMMON) in message for message in data)
-        assert ("alignment customers: 1300 rows are common" in data) == ("alignment" in text)
+        data = [event.data_opened for event in run.watch() if event.kind == "data"]
+        assert {opened.id_sha256 for opened in data if opened.party} == {id_digest(COMMON)}
+        assert [(each.alignment, each.rows) for each in data if each.alignment] == (
+            [("customers", 1300)] if "alignment" in text else []
+        )
     assert results[0].pop("bytes") != 0
     assert results[0] == {name: value for name, value in results[1].items() if name != "bytes"}
     assert (predictions[0].scores == predictions[1].scores).all()

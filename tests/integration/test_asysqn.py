@@ -9,6 +9,7 @@ from sklearn.datasets import load_breast_cancer
 from sklearn.linear_model import LogisticRegression
 
 from parley.client import RequestRefused
+from parley.contracts.run.v1 import run_pb2
 from parley.local import LocalFederation
 
 PARTIES = ("north", "east", "south")
@@ -192,8 +193,8 @@ def test_a_slow_party_does_not_slow_the_others_unless_there_is_a_barrier(client)
 
 def test_a_badly_scaled_column_is_named_and_never_ends_in_nan(client):
     run = client.start(spec(loop(target=None, steps=300), table="wild"))
-    messages = [event.message for event in run.watch()]
-    assert any("east warns" in message and "(3)" in message for message in messages)
+    warnings = [event.party for event in run.watch() if event.party.change == run_pb2.RUN_PARTY_CHANGE_WARNED]
+    assert any(warning.party == "east" and "(3)" in warning.detail for warning in warnings)
     if run.state == "COMPLETED":
         assert np.isfinite(run.metrics["objective"])
     else:

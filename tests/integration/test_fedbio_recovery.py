@@ -6,6 +6,7 @@ import time
 import numpy as np
 import pytest
 
+from parley.contracts.run.v1 import run_pb2
 from parley.local import LocalFederation
 from parley.model_card import model_card
 from tests.integration.test_fedbio import file_of, hospital_rows, model_of, spec, write
@@ -80,11 +81,10 @@ def test_a_run_goes_on_without_a_party_that_was_killed(client, federation):
         assert metrics["parties left out"] == 1
         assert metrics["test error"] < 0.25
         assert metrics["detection AUC"] > 0.85
-        events = [event.message for event in run.watch()]
-        (left,) = [message for message in events if "left at round" in message]
-        assert left.startswith("west left at round ")
-        assert left.endswith("; going on with 4")
-        assert events[-1].startswith("completed without west")
+        events = list(run.watch())
+        (left,) = [event.party for event in events if event.party.change == run_pb2.RUN_PARTY_CHANGE_LEFT]
+        assert (left.party, left.remaining, left.round >= 12) == ("west", 4, True)
+        assert list(events[-1].state_change.left_out) == ["west"]
         survivors = [party for party in HOSPITALS if party != "west"]
         kept = [weights(model) for model in models(federation, run, survivors)]
         assert all(np.array_equal(kept[0], other) for other in kept)
@@ -104,8 +104,8 @@ def test_a_party_that_hangs_is_left_behind_at_the_deadline(client, federation):
         run.result()
     finally:
         federation.processes["east"].send_signal(signal.SIGCONT)
-    (left,) = [event.message for event in run.watch() if "left at round" in event.message]
-    assert left.startswith("east left at round ")
+    (left,) = [event.party for event in run.watch() if event.party.change == run_pb2.RUN_PARTY_CHANGE_LEFT]
+    assert left.party == "east"
     assert run.message.attempt == 1
 
 
@@ -121,8 +121,8 @@ def test_below_the_threshold_the_run_goes_back_to_its_checkpoint_and_takes_every
         federation.restart("east")
     wait_for(run, "COMPLETED", 90)
     assert run.message.attempt == 2
-    resumed = next(e.message for e in run.watch() if e.message.startswith("resumed from iteration"))
-    assert int(resumed.split()[-1]) >= 8
+    resumed = next(event.state_change for event in run.watch() if event.state_change.attempt == 2)
+    assert resumed.from_step >= 8
     final = [weights(model) for model in models(federation, run)]
     assert all(np.array_equal(final[0], other) for other in final)
 

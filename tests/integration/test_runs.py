@@ -34,6 +34,29 @@ def test_a_run_completes_and_its_events_tell_the_story(client):
     assert run.run_id in [other.run_id for other in client.runs()]
 
 
+def test_every_event_says_by_type_what_happened(client):
+    run = client.start(spec())
+    events = list(run.watch())
+    arms = {"state": "state_change", "data": "data_opened"}
+    assert [event.WhichOneof("body") for event in events] == [arms.get(event.kind, event.kind) for event in events]
+    opened = [event.data_opened for event in events if event.kind == "data"]
+    assert [table.party for table in opened] == ["bank", "shop", "telco"]
+    assert {(table.rows, len(table.id_sha256)) for table in opened} == {(1797, 64)}
+    begun, ended = [event.state_change for event in events if event.kind == "state"]
+    assert (begun.attempt, begun.from_step, ended.attempt) == (1, 0, 0)
+    assert [event.progress.checkpoint for event in events if event.progress.checkpoint] == [2, 4, 6]
+    measured = [event.evaluation for event in events if event.kind == "evaluation"]
+    assert len(measured) == 3
+    assert "test accuracy" in {metric.name for metric in measured[-1].measured}
+    assert not {"rounds", "bytes"} & {metric.name for metric in measured[-1].measured}
+    assert ended.totals.rounds >= measured[-1].totals.rounds > measured[0].totals.rounds > 0
+    assert run.metrics["bytes"] == ended.totals.bytes
+    (spent,) = [event.privacy for event in events if event.kind == "privacy"]
+    ledger = run.ledger()
+    assert (spent.epsilon, spent.budget, spent.entries) == (5.0, 5.0, len(ledger.entries))
+    assert spent.head == ledger.entries[-1].hash
+
+
 def test_the_same_request_starts_one_run(client):
     request_id = uuid.uuid4().hex
     first, second = client.start(spec(), request_id), client.start(spec(), request_id)

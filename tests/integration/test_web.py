@@ -172,6 +172,10 @@ def test_a_run_is_started_watched_and_shown(page):
     told = until_ended(page, run_id)
     assert told[-1]["run"]["state"] == "COMPLETED"
     assert [entry["event"]["sequence"] for entry in told] == list(range(1, len(told) + 1))
+    bodies = {entry["event"]["kind"]: entry["event"]["body"] for entry in told}
+    assert bodies["data"]["party"] in PARTIES
+    assert "test accuracy" in bodies["evaluation"]["measured"]
+    assert bodies["privacy"]["epsilon"] == pytest.approx(4)
     late = page.get(f"/api/runs/{run_id}/events", headers={"last-event-id": str(len(told) - 1)}).text
     assert late.count("event: run") == 1, "a browser that comes back gets only what it missed"
     ledger = page.get(f"/api/runs/{run_id}/ledger").json()

@@ -10,7 +10,7 @@ from rich.padding import Padding
 
 from parley.commands.options import Address, Coordinator, Identity, Json, RunId, dial
 from parley.commands.refusals import REFUSED, Refused
-from parley.display import console, print_json, show, show_fields
+from parley.display import console, finite, print_json, show, show_fields
 
 if TYPE_CHECKING:
     from parley.client import Run
@@ -173,7 +173,7 @@ def _follow(run: "Run", *, as_json: bool) -> None:
 
     if as_json:
         for event in run.watch():
-            typer.echo(json.dumps(_event(event), ensure_ascii=False))
+            typer.echo(json.dumps(finite(_event(event)), ensure_ascii=False))
     else:
         try:
             for _ in Follower(run, console).follow():
@@ -187,13 +187,17 @@ def _follow(run: "Run", *, as_json: bool) -> None:
 
 
 def _event(event: Any) -> dict[str, Any]:
+    from parley.services.wire.event_codec import body_of, decode_metrics
+
+    body = body_of(event)
     return {
         "sequence": event.sequence,
         "time": event.time,
         "kind": event.kind,
         "message": event.message,
         "step": event.step,
-        "metrics": {metric.name: metric.value for metric in event.metrics},
+        "metrics": decode_metrics(event.metrics),
+        "body": None if body is None else asdict(body),
     }
 
 

@@ -7,6 +7,7 @@ import pytest
 import sqlalchemy as sa
 
 from parley.services.coordinator.registry import Registry, RunRecord, RunUnknown
+from parley.spec.events import RunEvaluation, RunProgress, RunStateChange, RunTotals
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])
@@ -42,7 +43,7 @@ def test_an_unknown_run_is_named(registry):
     with pytest.raises(RunUnknown, match="nowhere"):
         registry.get("nowhere")
     with pytest.raises(RunUnknown):
-        registry.change("nowhere", "state", "moved")
+        registry.change("nowhere", RunStateChange(), "moved")
     assert registry.by_request("nowhere") is None
 
 
@@ -52,17 +53,20 @@ def test_one_request_registers_one_run(registry, run):
 
 
 def test_a_change_and_its_event_are_one(registry, run):
-    event = registry.change(run.run_id, "evaluation", "iteration 2", step=2, metrics={"test accuracy": 0.5})
-    registry.change(run.run_id, "progress", "iteration 3", step=3, metrics={"loss": 1.5})
+    body = RunEvaluation(RunTotals(rounds=4), {"test accuracy": 0.5})
+    event = registry.change(run.run_id, body, "iteration 2", step=2)
+    registry.change(run.run_id, RunProgress(RunTotals(rounds=6), measured={"loss": 1.5}), "iteration 3", step=3)
     changed = registry.get(run.run_id)
-    assert (changed.step, dict(changed.metrics)) == (3, {"test accuracy": 0.5, "loss": 1.5})
+    newest = {"test accuracy": 0.5, "loss": 1.5, **RunTotals(rounds=6).metrics}
+    assert (changed.step, dict(changed.metrics)) == (3, newest)
     assert registry.events(run.run_id, 0)[0] == event
+    assert (event.kind, event.body) == ("evaluation", body)
     assert [found.sequence for found in registry.events(run.run_id, 1)] == [2]
 
 
 def test_runs_that_have_not_ended_are_the_ones_to_go_on_with(registry, run):
     ended = registry.create(record())
-    registry.change(ended.run_id, "state", "completed", state="COMPLETED")
+    registry.change(ended.run_id, RunStateChange(), "completed", state="COMPLETED")
     unfinished = {found.run_id for found in registry.unfinished()}
     assert run.run_id in unfinished
     assert ended.run_id not in unfinished
@@ -71,7 +75,7 @@ def test_runs_that_have_not_ended_are_the_ones_to_go_on_with(registry, run):
 def test_events_of_many_writers_are_numbered_without_gaps(registry, run):
     def write():
         for _ in range(10):
-            registry.change(run.run_id, "progress", "iteration")
+            registry.change(run.run_id, RunProgress(RunTotals()), "iteration")
 
     writers = [threading.Thread(target=write) for _ in range(4)]
     for writer in writers:

@@ -1,10 +1,11 @@
-"""What a model card says of recovery: what crossed for it, and who left."""
+"""What a model card says: what crossed, who left, what was opened and measured."""
 
 import pytest
 
 from parley.dashboard.card import card_html, make_card
 from parley.dashboard.crossings import crossings
 from parley.dashboard.views import EventView, LedgerView, RunView
+from parley.spec.events import RunData, RunEvaluation, RunParty, RunStateChange, RunTotals
 
 SPEC = """
 name: x
@@ -14,10 +15,12 @@ privacy: {aggregation: {recovery: false}}
 """
 
 
-def card(*messages):
-    events = [EventView(i, "", kind, message, i, {}) for i, (kind, message) in enumerate(messages)]
+def card(*bodies):
+    """The card of a run to which these things happened; their sentences say nothing."""
+    events = [EventView(i, "", body.kind, "…", i, body.metrics, body) for i, body in enumerate(bodies)]
+    metrics = {name: value for event in events for name, value in event.metrics.items()}
     fields = dict.fromkeys(RunView.__dataclass_fields__, "")
-    run = RunView(**fields | {"spec_yaml": SPEC, "parties": list("abcd"), "metrics": {}, "attempt": 1, "step": 1})
+    run = RunView(**fields | {"spec_yaml": SPEC, "parties": list("abcd"), "metrics": metrics, "attempt": 1, "step": 1})
     return make_card(run, events, LedgerView([], [], 0.0, 0.0, 0.0, None, ""), [], "1")
 
 
@@ -29,12 +32,35 @@ def test_shares_cross_only_in_runs_with_recovery(recovers):
 
 
 def test_a_party_that_left_is_named_with_its_round():
-    told = card(("state", "started at iteration 0"), ("party", "c left at round 17; going on with 3"))
+    told = card(RunStateChange(attempt=1), RunParty("c", "left", goes_on=True, round=17, remaining=3))
     assert told["left_out"] == [{"party": "c", "round": 17}]
     assert "c at round 17" in card_html(told)
 
 
 def test_a_party_that_was_taken_back_is_not():
-    told = card(("party", "c left at round 17; going on with 3"), ("state", "resumed from iteration 10"))
+    told = card(RunParty("c", "left", goes_on=True, round=17), RunStateChange(attempt=2, from_step=10))
     assert told["left_out"] == []
     assert "Left during the run" not in card_html(told)
+
+
+def test_a_party_that_was_lost_or_warned_has_not_left():
+    told = card(RunParty("a", "lost", "gone"), RunParty("b", "warned", "odd"), RunStateChange(reason="gave up"))
+    assert told["left_out"] == []
+
+
+def test_the_newest_table_of_each_party_is_shown():
+    first, second = RunData(90, "a", 8, "ab" * 32), RunData(91, "a", 8, "cd" * 32)
+    told = card(first, RunData(90, "b", 7, "ab" * 32), RunData(90, alignment="customers"), second)
+    assert told["data"] == [
+        {"party": "a", "rows": 91, "columns": 8, "id_sha256": "cd" * 32},
+        {"party": "b", "rows": 90, "columns": 7, "id_sha256": "ab" * 32},
+    ]
+
+
+def test_curves_hold_what_was_measured_and_not_the_work():
+    told = card(
+        RunEvaluation(RunTotals(rounds=3), {"test accuracy": 0.5}),
+        RunEvaluation(RunTotals(rounds=6), {"test accuracy": 0.75}),
+    )
+    assert told["curves"] == {"test accuracy": [(0, 0.5), (1, 0.75)]}
+    assert told["crossed"]["totals"]["rounds"] == 6.0

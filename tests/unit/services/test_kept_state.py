@@ -4,6 +4,7 @@ import pytest
 import sqlalchemy as sa
 
 from parley.services.coordinator.registry import Registry, RunRecord, StateMissing
+from parley.spec.events import RunProgress, RunTotals
 
 
 @pytest.fixture
@@ -16,7 +17,8 @@ def registry(engine):
     registry = Registry(engine)
     registry.create(RunRecord("run", "request", "x", "asysqn", ("a",), "name: x", steps=9))
     for checkpoint in (3, 6):
-        registry.change("run", "progress", "checkpoint", checkpoint=checkpoint, kept=b'{"rounds": %d}' % checkpoint)
+        body, kept = RunProgress(RunTotals(), checkpoint), b'{"rounds": %d}' % checkpoint
+        registry.change("run", body, "checkpoint", checkpoint=checkpoint, kept=kept)
     return registry
 
 
