@@ -1,6 +1,6 @@
 """The bilevel objectives that a party of the FedBiO family can hold: f(x, y) above, g(x, y) below.
 
-FedBiO paper, Eq. (1) and appendix B.1 (data cleaning); B.2 is party/hyper_representation.py. Second derivatives appear
+FedBiO paper, Eq. (1) and appendix B.1 (data cleaning); B.2 is party/fedbio/hyper_representation.py. Second derivatives appear
 only as products with a vector, by two passes of autograd; no Hessian is ever formed.
 
 paper · code
