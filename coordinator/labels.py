@@ -14,6 +14,7 @@ from parley.privacy.label_vault import LabelPolicy, LabelVault
 from parley.privacy.ledger import Budget, Ledger
 from parley.privacy.noise import KeyedNoise
 from parley.spec.run import RunSpec
+from parley.tables.digests import labels_digest
 from parley.tables.errors import RowsDiffer
 from parley.tables.loading import Labels, id_digest
 
@@ -65,7 +66,7 @@ class LabelAccess:
         policy = LabelPolicy(settings.mechanism, None if off else settings.epsilon)
         vault = LabelVault(labels.values, loss, policy, KeyedNoise(self.noise_key), self.run_id)
         budget = settings.budget or (settings.epsilon if settings.mechanism == "once" else math.inf)
-        self.ledger.open_run(self.run_id, len(labels), Budget(math.inf if off else budget))
+        self.ledger.open_run(self.run_id, len(labels), Budget(math.inf if off else budget), labels_digest(labels))
         recipients = tuple(entry.name for entry in self.spec.parties)
         return LabelGate(
             vault, self.ledger, self.run_id, recipients, plan.released_rows, plan.releases, plan.trained_rows

@@ -57,6 +57,7 @@ heads = sa.Table(
     sa.Column("records", sa.BigInteger, nullable=False),
     sa.Column("budget_epsilon", sa.Double, nullable=False),
     sa.Column("budget_delta", sa.Double, nullable=False),
+    sa.Column("data_digest", sa.Text, nullable=True),  # runs of 0.1.0 have none
 )
 
 entries = sa.Table(
@@ -88,7 +89,7 @@ counters = sa.Table(
     sa.Column("counts", sa.LargeBinary, nullable=False),
 )
 
-HISTORY = History("ledger", metadata, Path(__file__).parent / "ledger_revisions", newest="0001")
+HISTORY = History("ledger", metadata, Path(__file__).parent / "ledger_revisions", newest="0002")
 
 Counters = dict[str, RecordCounts]
 
@@ -103,6 +104,10 @@ class RunNotOpen(LookupError):
 
 class LedgerConflict(ValueError):
     """A call contradicts what the ledger already holds."""
+
+
+class DataChanged(LedgerConflict):
+    """A run goes on with other data than it was opened with."""
 
 
 class LedgerBroken(RuntimeError):
@@ -227,8 +232,12 @@ class Ledger:
         """Give the database connections back."""
         self._engine.dispose()
 
-    def open_run(self, run: str, records: int, budget: Budget) -> None:
-        """Start a run's chain. A repeated call with the same terms is a no-op; with others it is refused."""
+    def open_run(self, run: str, records: int, budget: Budget, data_digest: str | None = None) -> None:
+        """Start a run's chain. A repeated call with the same terms is a no-op; with others it is refused.
+
+        `data_digest` says what the records are: a run that goes on draws the same noise again, and with other values
+        under it both would show.
+        """
         if not budget.epsilon > 0 or not 0 <= budget.delta < 1:
             raise LedgerConflict("A budget has epsilon > 0 and 0 ≤ delta < 1; correct the run's spec.")
         asked = (records, float(budget.epsilon), float(budget.delta))
@@ -238,6 +247,8 @@ class Ledger:
             found = self._opened(run, *asked)
         if found != asked:
             raise LedgerConflict(f"Run {run!r} was opened with other terms; give the changed run a new name.")
+        if data_digest is not None:
+            self._check_data(run, data_digest)
 
     def reserve(self, run: str, first_release: int, count: int, charge: Charge) -> Entry:
         """Debit the block of releases first_release … first_release+count−1, durably, before any of them is made.
@@ -376,6 +387,17 @@ class Ledger:
             connection.execute(heads.insert().values(run=run, length=0, hash=root, **terms))
             return records, epsilon, delta
 
+    def _check_data(self, run: str, digest: str) -> None:
+        with self._writing() as connection:
+            known = connection.execute(sa.select(heads.c.data_digest).where(heads.c.run == run)).scalar_one()
+            if known is None:
+                connection.execute(heads.update().where(heads.c.run == run).values(data_digest=digest))
+        if known not in (None, digest):
+            raise DataChanged(
+                f"The labels of run {run!r} changed since it began, and the same noise over other labels would show "
+                "both: bring the old ones back, or start a new run."
+            )
+
     def _append(self, connection: sa.Connection, head: sa.RowMapping, block: range, charge: Charge) -> Entry:
         run, mechanism = head["run"], to_json(charge.event)
         if charge.counts.counts.size != head["records"]:
@@ -491,7 +513,8 @@ def _entries(connection: sa.Connection, run: str) -> list[Entry]:
 def _require_kinds(table: sa.Table, row: sa.RowMapping, what: str) -> None:
     """A damaged file may hold bytes where a text was written: SQLite keeps a value's type with the value."""
     for column in table.columns:
-        if not isinstance(row[column.name], column.type.python_type):
+        absent = row[column.name] is None and column.nullable
+        if not absent and not isinstance(row[column.name], column.type.python_type):
             raise LedgerBroken(f"{what} holds a value in {column.name} that was never written there.")
 
 

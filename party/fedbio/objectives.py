@@ -1,7 +1,7 @@
 """The bilevel objectives that a party of the FedBiO family can hold: f(x, y) above, g(x, y) below.
 
-FedBiO paper, Eq. (1) and appendix B.1 (data cleaning); B.2 is party/fedbio/hyper_representation.py. Second derivatives appear
-only as products with a vector, by two passes of autograd; no Hessian is ever formed.
+FedBiO paper, Eq. (1) and appendix B.1 (data cleaning); B.2 is `hyper_representation`. Second derivatives appear only
+as products with a vector, by two passes of autograd; no Hessian is ever formed.
 
 paper · code
 ∇_x f, ∇_y f · `upper_gradients`; ∇_y g, ∇_{y²}g·v, ∇_{xy}g·v · `lower_terms`

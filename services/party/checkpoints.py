@@ -24,6 +24,10 @@ PREPROCESSING = "preprocessing.json"
 """File with what a run's training rows taught about filling, encoding and scaling; ends with its checksum."""
 
 
+DIGESTS = "digests.json"
+"""File with digests of what the run has read here."""
+
+
 class StorageFailed(RuntimeError):
     """The disk did not take a file; what was there before is untouched."""
 
@@ -91,6 +95,23 @@ class Store:
         if hashlib.sha256(content[:-32]).digest() != content[-32:]:
             raise CheckpointMissing(f"{path.name} is damaged: its checksum does not fit; start a new run")
         return content[:-32]
+
+    def save_digests(self, run_id: str, content: bytes) -> None:
+        """Write and sync digests of what the run reads; what is there already stays."""
+        path = self._made(run_id) / DIGESTS
+        if not path.exists():
+            _replace(path, content)
+
+    def load_digests(self, run_id: str) -> bytes | None:
+        """Digests of what the run has read; None if it never began here."""
+        path = self._run(run_id) / DIGESTS
+        return path.read_bytes() if path.exists() else None
+
+    def restart(self, run_id: str) -> None:
+        """Forget what a run has learnt here, so that it begins anew; whose run it is stays known."""
+        directory = self._run(run_id)
+        for path in (*directory.glob("checkpoint-*.safetensors"), directory / PREPROCESSING, directory / DIGESTS):
+            path.unlink(missing_ok=True)
 
     def save_reports(self, run_id: str, reports: Mapping[str, bytes]) -> None:
         """Write and sync files for the party's owner."""

@@ -95,6 +95,8 @@ class Policy(Section):
     """Columns that runs may read; all if left out."""
     model_imports: tuple[str, ...] = ()
     """`package.module:function` names that may be imported as models."""
+    changed_data: Literal["refuse", "restart"] = "refuse"
+    """When a run is resumed on a table whose values have changed: refuse it, or let it begin anew."""
     sessions: int = Field(default=16, ge=1, le=1024)
     """Most sessions at once."""
     alignment: AlignmentPolicy = AlignmentPolicy()

@@ -14,6 +14,7 @@ from parley.privacy.trees import TooFewParties
 from parley.privacy.two_tree import SubtreeIncomplete, UnexpectedPartialSum
 from parley.protocols.refusals import Catalogue, Refusal
 from parley.services.party.checkpoints import ModelMissing, StorageFailed
+from parley.services.party.read_digests import DataChanged
 from parley.services.party.sessions import (
     PolicyRefused,
     PredictionRefused,
@@ -43,6 +44,7 @@ CATALOGUE: Catalogue = {
     TableUnknown: Refusal("NOT_FOUND", "TABLE_UNKNOWN"),
     TableError: Refusal("FAILED_PRECONDITION", "DATA_INVALID", _LOOK_AT_DATA),
     RowsDiffer: Refusal("FAILED_PRECONDITION", "ROWS_DIFFER"),
+    DataChanged: Refusal("FAILED_PRECONDITION", "DATA_CHANGED"),
     TooManySessions: Refusal("RESOURCE_EXHAUSTED", "TOO_MANY_SESSIONS"),
     ModelMissing: Refusal("FAILED_PRECONDITION", "MODEL_MISSING"),
     CheckpointMissing: Refusal("FAILED_PRECONDITION", "CHECKPOINT_MISSING"),

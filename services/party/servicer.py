@@ -27,6 +27,7 @@ from parley.services.party.config import PartyConfig
 from parley.services.party.coordinator_line import QuestionLine
 from parley.services.party.peers import PeerPlane
 from parley.services.party.preprocessing import table_of_run, to_keep
+from parley.services.party.read_digests import DataChanged, DigestingTables, changed
 from parley.services.party.sessions import PolicyRefused, PredictionRefused, Session, SessionUnknown, check_policy
 from parley.services.party.signed_keys import decode_key, encode_key
 from parley.services.party.tables import TableStore, TooManySessions, VersionMismatch, chosen_rows
@@ -91,10 +92,9 @@ class PartyServicer(pb_grpc.PartyServiceServicer):
                 f"{self._config.name} runs Parley {VERSION}, the coordinator {request.version}: "
                 "install the same version on both sides"
             )
-        session = await self._compute(self._prepare, request, coordinator)
+        session = await self._compute(self._prepared, request, coordinator)
         predicts_all = request.purpose == pb.PURPOSE_PREDICT and not request.ids
         table, vertical = session.opened.table, session.opened.spec.train.layout == "vertical"
-        session.offer = await self._compute(session.algorithm.accept, session.opened)
         answer = pb.OpenSessionResponse(
             rows=len(table),
             id_digest=bytes.fromhex(id_digest(table.ids)) if vertical else b"",
@@ -138,6 +138,8 @@ class PartyServicer(pb_grpc.PartyServiceServicer):
         fitted = None if session.predicts else to_keep(session.opened.table)
         if fitted is not None:
             await self._compute(self._store.save_preprocessing, session.run_id, fitted.to_json())
+        if not session.predicts:
+            await self._compute(self._store.save_digests, session.run_id, session.reads.to_json())
         sizes = [int(size) for size in request.upper_sizes]
         if sizes[session.opened.index] != session.offer.upper_size or sum(sizes) > LARGEST_UPPER:
             raise MessageInvalid("upper_sizes: give what each party said, and no more parameters than fit a machine")
@@ -202,6 +204,26 @@ class PartyServicer(pb_grpc.PartyServiceServicer):
             return pb.TableSummary(name=name, problem="cannot be loaded; the party's log says why")
         return pb.TableSummary(name=name, rows=len(table), features=len(table.columns) + len(table.texts))
 
+    def _prepared(self, request: pb.OpenSessionRequest, coordinator: str) -> Session:
+        """A session whose data are those that the run began with, or which begins the run anew."""
+        session = self._accepted(self._prepare(request, coordinator))
+        kept = None if session.predicts else self._store.load_digests(session.run_id)
+        different = [] if kept is None else changed(kept, session.reads.digests)
+        if not different:
+            return session
+        if self._config.policy.changed_data == "refuse":
+            raise DataChanged(
+                f"{self._config.name}: {', '.join(different)} changed since the run began: bring the old values back, "
+                "or start a new run (`changed_data: restart` in the policy begins such runs anew)"
+            )
+        self._store.restart(session.run_id)
+        return self._accepted(self._prepare(request, coordinator))
+
+    @staticmethod
+    def _accepted(session: Session) -> Session:
+        session.offer = session.algorithm.accept(session.opened)
+        return session
+
     def _prepare(self, request: pb.OpenSessionRequest, coordinator: str) -> Session:
         spec = parse_spec(request.spec_yaml)
         names = [entry.name for entry in spec.parties]
@@ -221,19 +243,20 @@ class PartyServicer(pb_grpc.PartyServiceServicer):
         if name == spec.table_of(index):
             tables = aligned_tables(tables, AlignmentStore(self._config.state), spec, name, coordinator)
         table = self._table(request.run_id, tables, spec, index, None if trained is None else name)
+        reads = DigestingTables(tables, table)
         opened = Opened(
             spec,
             index,
             request.run_id,
             request.session_id,
             chosen_rows(table, list(request.ids)),
-            tables,
+            reads,
             predicts=trained is not None,
             model_imports=self._config.policy.model_imports,
             privacy=self._local_privacy,
             coordinator=QuestionLine(self._config, self._config.coordinator) if self._config.coordinator else None,
         )
-        return Session(opened, coordinator, algorithm, self._store, self._worker, trained)
+        return Session(opened, coordinator, algorithm, self._store, self._worker, reads, trained)
 
     def _trained(self, run_id: str, algorithm: PartyAlgorithm, table: str) -> SavedModel:
         """The model that a run has saved here, if it may be used on a table."""

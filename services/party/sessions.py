@@ -32,6 +32,7 @@ from parley.protocols.tensor.codec import Blobs
 from parley.services.party.checkpoints import Store
 from parley.services.party.config import Policy
 from parley.services.party.peers import PeerPlane
+from parley.services.party.read_digests import DigestingTables
 from parley.services.party.sum_journal import SumJournal
 from parley.services.wire.adaptive_executor import AdaptiveExecutor
 from parley.spec.run import RunSpec
@@ -128,6 +129,8 @@ class Session:
     store: Store
     worker: Executor
     """Where the algorithm computes."""
+    reads: DigestingTables
+    """What the run reads of this party's tables."""
     trained: SavedModel | None = None
     """The saved model, for a prediction; None in training."""
     key: SessionKey = field(default_factory=SessionKey.generate)

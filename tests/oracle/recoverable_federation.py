@@ -23,6 +23,7 @@ from parley.services.coordinator.recovery import RecoverableRounds
 from parley.services.party.checkpoints import Store
 from parley.services.party.config import TableConfig
 from parley.services.party.peers import PeerPlane
+from parley.services.party.read_digests import DigestingTables
 from parley.services.party.sessions import Session
 from parley.services.party.tables import TableStore
 from parley.services.wire.certificates import create_authority, issue, load_identity
@@ -125,8 +126,9 @@ async def federation(directory, text=SPEC, **hall):
         sessions = []
         for index, name in enumerate(NAMES):
             store = tables_of(directory, name)
-            opened = Opened(spec, index, "run-1", "s-1", store.load("records"), store)
-            sessions.append(Session(opened, "hub", ALGORITHM, Store(directory / f"state-{name}"), worker))
+            reads = DigestingTables(store, store.load("records"))
+            opened = Opened(spec, index, "run-1", "s-1", store.load("records"), reads)
+            sessions.append(Session(opened, "hub", ALGORITHM, Store(directory / f"state-{name}"), worker, reads))
         keys = [
             sign_key(
                 session.key,

@@ -1,0 +1,50 @@
+"""What a run has read here, as digests: values that change between two sessions of a run do not go unnoticed."""
+
+import json
+from collections.abc import Sequence
+from typing import Literal
+
+from parley.services.party.tables import TableStore
+from parley.tables.digests import labels_digest, table_digest
+from parley.tables.loading import Labels, Table
+
+
+class DataChanged(RuntimeError):
+    """A table or its labels hold other values than when the run began."""
+
+
+class DigestingTables:
+    """A party's tables, with a digest of everything that is read of them."""
+
+    def __init__(self, tables: TableStore, table: Table) -> None:
+        """`table` is the run's own, which is read already."""
+        self._tables = tables
+        self.digests = {f"table {table.name}": table_digest(table)}
+
+    def labels(
+        self, name: str, classes: Sequence[str] | None = None, kind: Literal["classes", "real"] = "classes"
+    ) -> Labels:
+        """The labels of a table."""
+        labels = self._tables.labels(name, classes, kind)
+        self._note(f"labels {name}", labels_digest(labels))
+        return labels
+
+    def load_like(self, name: str, other: Table) -> Table:
+        """A table with the columns of another, and under its scaling."""
+        table = self._tables.load_like(name, other)
+        self._note(f"table {name}", table_digest(table))
+        return table
+
+    def _note(self, what: str, digest: str) -> None:
+        if self.digests.setdefault(what, digest) != digest:
+            raise DataChanged(f"{what} changed while the run was opening: let its file rest, then resume the run")
+
+    def to_json(self) -> bytes:
+        """What to keep with the run."""
+        return json.dumps(self.digests, sort_keys=True).encode()
+
+
+def changed(kept: bytes, digests: dict[str, str]) -> list[str]:
+    """Which of the things that a run read before have other values now."""
+    before: dict[str, str] = json.loads(kept)
+    return sorted(what for what, digest in before.items() if digests.get(what, digest) != digest)
