@@ -1,6 +1,7 @@
-# Each target works alone on a fresh clone: what it needs is installed into .venv first.
+# Each target works alone on a fresh clone: what it needs is installed into .venv first, with the newest Python on this
+# machine that the pinned wheels support, or with PYTHON.
 
-PYTHON ?= python3.11
+PYTHON ?=
 VENV ?= .venv
 TORCH_INDEX_URL ?= https://download.pytorch.org/whl/cpu
 
@@ -24,7 +25,9 @@ install: $(STAMP)  ## Make .venv with Parley and its development tools
 venv: install
 
 $(BIN)/python:
-	$(PYTHON) -m venv $(VENV)
+	@python=$$(PYTHON="$(PYTHON)" TORCH_INDEX_URL="$(TORCH_INDEX_URL)" deploy/choose-python) \
+	  && echo "Making $(VENV) with $$("$$python" --version) ..." \
+	  && "$$python" -m venv $(VENV)
 
 # torch comes first and as a CPU wheel, so that nothing pulls gigabytes of CUDA: from pip's own configuration if that
 # has one, else from PyTorch's index. macOS has CPU wheels only, under the plain version.
@@ -64,14 +67,16 @@ torture: $(STAMP)  ## Run faults, fuzzing and reproductions at full length
 bench: $(STAMP)  ## Run every benchmark; rows and pictures land in out/bench
 	$(BIN)/parley bench all --out out/bench
 
-# Each in a virtualenv of its own: their pins are not ours. `parley bench peers` looks in out/peers, or in PARLEY_PEERS.
+# Each in a virtualenv of its own: their pins are not ours, and FATE's end with Python 3.11.
+# `parley bench peers` looks in out/peers, or in PARLEY_PEERS.
 PARLEY_PEERS ?= out/peers
+PEERS_PYTHON ?= python3.11
 peers:  ## Install Flower, NVIDIA FLARE and FATE beside Parley, for `parley bench peers`
-	$(PYTHON) -m venv $(PARLEY_PEERS)/flower
+	$(PEERS_PYTHON) -m venv $(PARLEY_PEERS)/flower
 	$(PARLEY_PEERS)/flower/bin/python -m pip install --disable-pip-version-check --quiet flwr==1.41.0 numpy
-	$(PYTHON) -m venv $(PARLEY_PEERS)/nvflare
+	$(PEERS_PYTHON) -m venv $(PARLEY_PEERS)/nvflare
 	$(PARLEY_PEERS)/nvflare/bin/python -m pip install --disable-pip-version-check --quiet nvflare==2.9.0
-	$(PYTHON) -m venv $(PARLEY_PEERS)/fate
+	$(PEERS_PYTHON) -m venv $(PARLEY_PEERS)/fate
 	$(PARLEY_PEERS)/fate/bin/python -m pip install --disable-pip-version-check --quiet -r benchmarks/peers/fate.txt
 	$(PARLEY_PEERS)/fate/bin/python -m pip install --disable-pip-version-check --quiet --no-deps pyfate==2.2.0
 
