@@ -62,7 +62,7 @@ def told(subject: str, error: BaseException) -> Check:
 def installation() -> Iterator[Check]:
     """Python, packages, torch, disk, ports and clock of this host."""
     yield _python()
-    if all(importlib.util.find_spec(role) is not None for role in ("party", "coordinator")):
+    if all(importlib.util.find_spec(role) is not None for role in ("parley.party", "parley.coordinator")):
         yield from _packages()
         yield _torch()
     else:

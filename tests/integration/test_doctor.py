@@ -2,6 +2,8 @@
 
 import json
 import socket
+import subprocess
+import sys
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -59,6 +61,14 @@ def test_an_installation_that_works_is_well():
     assert code == 0
     assert {"python", "packages", "torch", "working folder", "ports", "clock"} <= checks.keys()
     assert set(states(checks).values()) <= {"ok", "warning"}
+
+
+def test_an_installation_is_examined_wherever_the_command_is_given(tmp_path):
+    command = [sys.executable, "-m", "parley", "doctor", "--json"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=120)
+    assert "torch" in {check["subject"] for check in json.loads(done.stdout)}, (
+        "both roles are installed, with all they need"
+    )
 
 
 def test_a_federation_is_examined_party_by_party(patient):
