@@ -47,7 +47,7 @@ class Machine:
             capture_output=True,
             text=True,
             check=False,
-            timeout=60,
+            timeout=120,
         )
 
     def _program(self, name: str, script: str) -> str:
@@ -89,9 +89,6 @@ def test_a_python_without_pip_is_asked_through_a_virtual_environment(machine):
     newest = machine.has_python("3.13", lacks="-m pip")
     machine.has_torch_for("3.13")
     assert machine.chooses().stdout == f"{newest}\n"
-    machine.has_python("3.12", lacks="-m pip")
-    (machine.wheels / f"torch-{TORCH}-cp313-none-any.whl").unlink()
-    assert machine.chooses().stdout == ""
 
 
 def test_a_python_that_cannot_make_virtual_environments_is_named_with_a_remedy(machine):
