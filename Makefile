@@ -8,6 +8,7 @@ TORCH_INDEX_URL ?= https://download.pytorch.org/whl/cpu
 BIN := $(VENV)/bin
 STAMP := $(VENV)/installed.stamp
 PIP := $(BIN)/python -m pip install --disable-pip-version-check --quiet
+RELEASED := $(wildcard protos/released/*.binpb)
 TORCH := $(shell sed -n 's/^torch==//p' constraints.txt)
 SOURCES := pyproject.toml setup.py src/parley/stubs.py constraints.txt $(shell find protos -name '*.proto')
 
@@ -15,7 +16,7 @@ SOURCES := pyproject.toml setup.py src/parley/stubs.py constraints.txt $(shell f
 export OMP_NUM_THREADS ?= 1
 
 .DEFAULT_GOAL := help
-.PHONY: help install venv demo test check e2e torture bench peers clean
+.PHONY: help install venv demo test check e2e torture bench peers bump release clean
 
 help:  ## List the targets
 	@sed -n 's/^\([a-z0-9]*\):.*## \(.*\)/  make \1|\2/p' Makefile | awk -F'|' '{ printf "%-16s %s\n", $$1, $$2 }'
@@ -46,12 +47,13 @@ demo: $(STAMP)  ## Train a federation of three organisations on this machine, un
 test: $(STAMP)  ## Run the tests (without slow ones and those that need Docker)
 	$(BIN)/python -m pytest -q
 
-check: $(STAMP)  ## Lint, formatting, types, layers and protos
+check: $(STAMP)  ## Lint, formatting, types, layers, and protos, also against the last release
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/buf lint protos
+	$(BIN)/buf breaking protos --against $(RELEASED)
 
 # Where no engine runs and no image can be pulled, programs that provide them may stand beside the project.
 e2e: export PREPARE_ENGINE ?= $(wildcard ../shared/docker/prepare-engine.sh)
@@ -79,6 +81,12 @@ peers:  ## Install Flower, NVIDIA FLARE and FATE beside Parley, for `parley benc
 	$(PEERS_PYTHON) -m venv $(PARLEY_PEERS)/fate
 	$(PARLEY_PEERS)/fate/bin/python -m pip install --disable-pip-version-check --quiet -r benchmarks/peers/fate.txt
 	$(PARLEY_PEERS)/fate/bin/python -m pip install --disable-pip-version-check --quiet --no-deps pyfate==2.2.0
+
+bump: $(STAMP)  ## Write VERSION=x.y.z everywhere, in the first change after a release
+	$(BIN)/python deploy/release.py bump $(VERSION)
+
+release: check test  ## Date the changelog, keep an image of the protos, commit and tag
+	$(BIN)/python deploy/release.py release
 
 clean:  ## Remove .venv, generated stubs, caches and results
 	rm -rf $(VENV) src/parley/contracts src/*.egg-info build dist out
