@@ -16,7 +16,7 @@ SOURCES := pyproject.toml setup.py src/parley/stubs.py constraints.txt $(shell f
 export OMP_NUM_THREADS ?= 1
 
 .DEFAULT_GOAL := help
-.PHONY: help install venv demo test check e2e torture bench peers bump release clean
+.PHONY: help install venv demo test coverage check e2e torture bench peers bump release clean
 
 help:  ## List the targets
 	@sed -n 's/^\([a-z0-9]*\):.*## \(.*\)/  make \1|\2/p' Makefile | awk -F'|' '{ printf "%-16s %s\n", $$1, $$2 }'
@@ -46,6 +46,10 @@ demo: $(STAMP)  ## Train a federation of three organisations on this machine, un
 
 test: $(STAMP)  ## Run the tests (without slow ones and those that need Docker)
 	$(BIN)/python -m pytest -q
+
+# All of them, or those that TESTS names.
+coverage: $(STAMP)  ## Run the tests and show which lines and branches they reach; out/coverage has every line
+	$(BIN)/python -m pytest -q --cov --cov-report=term --cov-report=html $(TESTS)
 
 check: $(STAMP)  ## Lint, formatting, types, layers, and protos, also against the last release
 	$(BIN)/ruff check .
@@ -90,4 +94,4 @@ release: check test  ## Date the changelog, keep an image of the protos, commit 
 
 clean:  ## Remove .venv, generated stubs, caches and results
 	rm -rf $(VENV) src/parley/contracts src/*.egg-info build dist out
-	rm -rf .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .coverage .coverage.*
