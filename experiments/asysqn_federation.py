@@ -9,11 +9,11 @@ from __future__ import annotations
 import lzma
 import os
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import yaml
@@ -63,9 +63,9 @@ class Trace:
     """f − f* at each look."""
     metrics: Mapping[str, float] = field(default_factory=dict)
 
-    def first(self, target: float, what: str = "rounds") -> float | None:
+    def first(self, target: float, what: Literal["rounds", "seconds"] = "rounds") -> float | None:
         """Rounds or seconds at the first look at which the gap was at most `target`; None if it never was."""
-        values = {"rounds": self.rounds, "seconds": self.seconds}[what]
+        values: Sequence[float] = self.rounds if what == "rounds" else self.seconds
         return next((float(value) for value, gap in zip(values, self.gap, strict=True) if gap <= target), None)
 
 

@@ -19,7 +19,7 @@ from parley.party.hgp.steps import Form, Hgp
 from parley.simulator import Mixing, hyper_gradients
 
 Row = dict[str, Any]
-Vector = NDArray[np.float64]
+Vector = NDArray[np.floating]
 
 MARKS = (100, 200, 500)
 PUSH_STEPS = (1, 2, 5, 10, 100)

@@ -8,6 +8,7 @@ R² = 1 − SS_res/SS_tot of prediction against retraining, slope of retraining 
 line, F1 for "removal lowers the loss". F1 is blind to a wrong scale: R² and slope are not.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,7 +24,7 @@ from parley.party.hgp.steps import Form, Hgp, Training
 from parley.simulator import Mixing, hyper_gradients, train
 
 Row = dict[str, Any]
-Vector = NDArray[np.float64]
+Vector = NDArray[np.floating]
 
 WEIGHT_DECAY = 0.01
 TOP = 50
@@ -79,7 +80,7 @@ def estimate_influence(seed: int, *, rounds: int, push_steps: int, form: Form, t
     return Influence(predicted[top], np.array(actual))
 
 
-def retrain(clients: list[Client], weights: list[Vector]) -> Vector:
+def retrain(clients: list[Client], weights: Sequence[Vector]) -> Vector:
     """Solve the pooled inner problem by Newton's method, to rounding."""
     x = np.zeros(clients[0].features.shape[1])
     for _ in range(30):

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 import parley.coordinator.bambi.rounds as coordinator
 import parley.party.bambi.steps as party
+from parley.coordinator.programs import Report
 from parley.numerics.losses import Logistic, Loss, Softmax, Squared
 from parley.party.bambi.models import build_model
 from parley.privacy.label_mechanisms import Kind, Schedule
@@ -121,12 +122,12 @@ def federate(
 def train(
     federation: InProcess,
     states: Sequence[party.State] | None = None,
-    observe: Callable[[coordinator.Report], None] | None = None,
+    observe: Callable[[Report], None] | None = None,
 ) -> Trained:
     """Drive every round of a run."""
     metrics: dict[str, float] = {}
 
-    def note(report: coordinator.Report) -> None:
+    def note(report: Report) -> None:
         metrics.update(report.metrics)
         if observe is not None:
             observe(report)

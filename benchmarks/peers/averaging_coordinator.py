@@ -8,18 +8,20 @@ from typing import Any
 
 import numpy as np
 
+from parley.coordinator.bambi import program
+from parley.coordinator.programs import CoordinatorAlgorithm
 from parley.numerics.arrays import Vector
 from parley.privacy.release import OutcomeGate
+from parley.protocols.bambi.codec import PROTOCOL
 from parley.protocols.bambi.messages import Gradient, LowerForward, Round
 from parley.protocols.bambi.settings import BambiSpec
 from parley.protocols.rounds import Finish
-from parley.services.coordinator import programs
 from parley.services.coordinator.__main__ import main
 from parley.services.wire.process import run
 from parley.spec.run import RunSpec
 
 
-class Averaging(programs.BambiCodec):
+class Averaging(program.BambiForm):
     """As many rounds as the spec has warm-up steps, over arrays as long as its lower batch."""
 
     finish = Round(None, Finish())
@@ -40,5 +42,5 @@ class Averaging(programs.BambiCodec):
 
 
 if __name__ == "__main__":
-    programs.BambiProgram = Averaging  # type: ignore[misc, assignment]
+    program.ALGORITHM = CoordinatorAlgorithm(PROTOCOL, Averaging)
     run(main, __doc__)

@@ -9,14 +9,14 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
+from parley.party.bambi import role
 from parley.party.bambi.role import Instruction
-from parley.party.roles import Algorithm, Place, Plan
+from parley.party.roles import Begun, Offer, PartyAlgorithm, Plan
 from parley.privacy.release import Addend, Release
-from parley.protocols.bambi.codec import decode_instruction, encode_contribution
+from parley.protocols.bambi.codec import PROTOCOL, encode_contribution
 from parley.protocols.bambi.messages import Gradient
 from parley.protocols.bambi.settings import BambiSpec
 from parley.protocols.rounds import Finish
-from parley.services.party import sessions
 from parley.services.party.__main__ import main
 from parley.services.wire.process import run
 
@@ -24,17 +24,11 @@ from parley.services.wire.process import run
 class Mirror:
     """Sends back what it gets."""
 
-    body = "bambi"
-
-    def __init__(self, place: Place) -> None:
-        self._size = place.spec.settings(BambiSpec).lower.batch or 1
+    def __init__(self, begun: Begun) -> None:
+        self._size = begun.spec.settings(BambiSpec).lower.batch or 1
 
     def begin(self, checkpoint: Mapping[str, Tensor] | None) -> None:
         """Nothing is kept."""
-
-    def decode(self, message: Any, blobs: Any) -> Instruction:
-        """The array that came."""
-        return decode_instruction(message, blobs)
 
     def plan(self, state: None, instruction: Instruction) -> Plan:
         """The same array, as this party's addend."""
@@ -45,9 +39,9 @@ class Mirror:
             return Plan(state, outcome.theta.reshape(-1))
         return Plan(state, np.zeros(self._size, np.float32))  # the first round brings nothing yet
 
-    def kind(self, instruction: Instruction) -> Hashable:
+    def cost_class(self, instruction: Instruction) -> Hashable:
         """Rounds take about the same time."""
-        return type(instruction[1])
+        return type(instruction[1]).__name__
 
     def encode(self, number: int, instruction: Instruction, release: Release[Addend] | None) -> Any:
         """The contribution to a round."""
@@ -61,5 +55,5 @@ class Mirror:
 
 
 if __name__ == "__main__":
-    sessions.ALGORITHMS = {"bambi": Algorithm(lambda _: 0, Mirror)}
+    role.ALGORITHM = PartyAlgorithm(PROTOCOL, lambda _: Offer(), Mirror)
     run(main, __doc__)

@@ -84,7 +84,8 @@ def _rounds(server: Cell, names: list[str], array: np.ndarray, rounds: int) -> f
         codes = {name: reply.get_header(MessageHeaderKey.RETURN_CODE) for name, reply in replies.items()}
         if set(codes.values()) != {ReturnCode.OK}:
             raise ExchangeFailed(f"replies were {codes}")
-        array = sum(np.frombuffer(reply.payload, np.float32) for reply in replies.values()) / np.float32(len(names))
+        arrays = [np.frombuffer(reply.payload, np.float32) for reply in replies.values()]
+        array = np.sum(arrays, axis=0) / np.float32(len(names))
     return time.perf_counter() - started
 
 
