@@ -50,7 +50,7 @@ def runs_here(document: Path) -> bool:
     return any(block.language == "sh" and not block.tag for block in blocks(document))
 
 
-DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+DOCUMENTS = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]
 
 
 def copy_repository(target: Path) -> Path:
