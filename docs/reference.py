@@ -2,7 +2,7 @@
 
     python docs/reference.py            writes docs/reference/*.md
 
-`tests/unit/parley/test_reference.py` fails while a page differs from what this program would write.
+`tests/unit/docs/test_reference.py` fails while a page differs from what this program would write.
 """
 
 import re
