@@ -6,12 +6,10 @@ import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from safetensors import SafetensorError
-from safetensors.torch import load as decode
-from safetensors.torch import save as encode
 from torch import Tensor
 
 from parley.party.roles import CheckpointMissing
+from parley.services.party.tensor_files import FileDamaged, seal, unseal
 
 KEPT = 3
 """Checkpoints that are kept for each run."""
@@ -141,8 +139,7 @@ class Store:
 
 def _write(path: Path, tensors: Mapping[str, Tensor]) -> None:
     """Make the file appear whole or not at all, even if the machine stops in the middle."""
-    data = encode({name: tensor.detach().contiguous() for name, tensor in tensors.items()})
-    _replace(path, data + hashlib.sha256(data).digest())
+    _replace(path, seal(tensors))
 
 
 def _replace(path: Path, content: bytes) -> None:
@@ -180,10 +177,7 @@ def _read(path: Path) -> dict[str, Tensor]:
         content = path.read_bytes()
     except OSError as error:
         raise CheckpointMissing(f"{path.name} cannot be read: {error.strerror}") from None
-    data, digest = content[:-32], content[-32:]
-    if hashlib.sha256(data).digest() != digest:
-        raise CheckpointMissing(f"{path.name} is damaged: its checksum does not fit")
     try:
-        return decode(data)
-    except SafetensorError as error:
-        raise CheckpointMissing(f"{path.name} is damaged: {error}") from None
+        return unseal(content)
+    except FileDamaged as damage:
+        raise CheckpointMissing(f"{path.name} is damaged: {damage}") from None

@@ -115,7 +115,7 @@ def file_of(federation, run, name, party="north"):
 
 
 def model_of(federation, run, name="north"):
-    return load(file_of(federation, run, "model.safetensors", name).read_bytes()[:-32])
+    return load(file_of(federation, run, "model.safetensors", name).read_bytes())
 
 
 def bits(federation, run):

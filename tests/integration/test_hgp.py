@@ -132,7 +132,7 @@ def models(federation, run):
     found = []
     for party in PARTIES:
         content = (federation.directory / "state" / party / "runs" / run.run_id / "model.safetensors").read_bytes()
-        found.append(load(content[:-32]))
+        found.append(load(content))
     return found
 
 

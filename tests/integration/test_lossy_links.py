@@ -107,7 +107,7 @@ def stepped(x):
 
 def models(federation, run):
     paths = [federation.directory / "state" / p / "runs" / run.run_id / "model.safetensors" for p in PARTIES]
-    return np.stack([load(path.read_bytes()[:-32])["model"] for path in paths])
+    return np.stack([load(path.read_bytes())["model"] for path in paths])
 
 
 def wait_until_seen(federation, step):
