@@ -80,6 +80,11 @@ class Algorithm:
         return pkgutil.resolve_name(getattr(self, side))
 
 
+def installed_names() -> list[str]:
+    """Names of all algorithms of all installed distributions; imports none of them."""
+    return sorted(entry_points(group=GROUP).names)
+
+
 @cache
 def installed() -> Mapping[str, Algorithm]:
     """Every algorithm of every installed distribution, by name."""

@@ -110,7 +110,7 @@ class ProtectionSpec(Section):
         if aggregation.kind == "two_tree" and parties < 3:
             raise ValueError("two_tree needs three parties; two can use `kind: pairwise`")
         if aggregation.minimum_parties > parties:
-            raise ValueError(f"minimum_parties is {aggregation.minimum_parties}, but the run has {parties}")
+            raise ValueError(f"minimum_parties is {aggregation.minimum_parties}, but `parties` lists {parties}")
 
     @model_validator(mode="after")
     def _budget_fits(self) -> Self:

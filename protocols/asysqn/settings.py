@@ -98,7 +98,9 @@ class AsysqnSpec(AlgorithmSettings):
         if self.labels_at == "parties":
             return
         if self.loss == "ridge" and protected:
-            raise ValueError("label privacy covers classes, not targets of ridge: write `labels: {mechanism: off}`")
+            raise ValueError(
+                "`loss: ridge` has targets, and label privacy covers classes: write `labels: {mechanism: off}`"
+            )
         if self.target is not None and protected:
             raise ValueError("a run that stops by its loss tells the parties about labels: leave `target` out")
 

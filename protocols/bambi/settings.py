@@ -154,8 +154,8 @@ class BambiSpec(AlgorithmSettings):
         """Refuse a protection that this algorithm cannot give."""
         if self.loss == "squared" and privacy.labels.mechanism != "off":
             raise ValueError(
-                "label privacy covers classes, not regression targets: write `labels: {mechanism: off}` to send exact "
-                "gradients, or use a classification loss"
+                "`loss: squared` has regression targets, and label privacy covers classes: write "
+                "`labels: {mechanism: off}` to send exact gradients, or use a classification loss"
             )
 
     @property

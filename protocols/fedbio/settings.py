@@ -42,7 +42,7 @@ class CleaningSpec(Section):
     @model_validator(mode="after")
     def _complete(self) -> Self:
         if len(set(self.classes)) != len(self.classes):
-            raise ValueError("a class is listed twice")
+            raise ValueError("`classes` lists one twice")
         if any(width < 1 or width > 65536 for width in self.hidden):
             raise ValueError("hidden widths lie between 1 and 65536")
         if isinstance(self.checked, float) and not 0 < self.checked < 1:
@@ -158,7 +158,7 @@ class FedbioSpec(AlgorithmSettings):
         if self.parties_per_round < least:
             raise ValueError(f"parties_per_round is {self.parties_per_round}, but no sum over fewer than {least} opens")
         if self.parties_per_round > len(parties):
-            raise ValueError(f"{self.parties_per_round} parties per round asked for; the run has {len(parties)}")
+            raise ValueError(f"parties_per_round is {self.parties_per_round}, but the run has {len(parties)} parties")
 
     @property
     def sampled_parties(self) -> int | None:

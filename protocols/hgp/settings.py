@@ -64,7 +64,7 @@ class PersonalisationSpec(Section):
     @model_validator(mode="after")
     def _complete(self) -> Self:
         if len(set(self.classes)) != len(self.classes):
-            raise ValueError("a class is listed twice")
+            raise ValueError("`classes` lists one twice")
         if any(width < 1 or width > 65536 for width in self.hidden):
             raise ValueError("hidden widths lie between 1 and 65536")
         return self

@@ -1,11 +1,13 @@
 """A party's configuration and policy, read once at the start."""
 
-from typing import Literal, Self
+from typing import Annotated, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from parley.services.wire.configuration import FilePath
 from parley.services.wire.table_sources import TableSource
+from parley.spec.nearest import did_you_mean
+from parley.spec.algorithms import installed_names
 from parley.spec.section import Section
 from parley.tables.preprocessing import Declared
 
@@ -46,7 +48,7 @@ class TableConfig(TableSource):
     """A table that this party offers to runs."""
 
     id: str | None = None
-    """Column that names the rows; `id` if left out, `row number` where all organisations have the same order."""
+    """Column that names the rows; `id` if left out, `"#row"` where all organisations have the same order."""
     label: str | None = None
     """The label column, which is no feature."""
     label_path: FilePath | None = None
@@ -85,7 +87,7 @@ class Policy(Section):
     """Algorithms that may run here, by name; code of others is not even imported."""
     epsilon_budget: float = Field(default=10.0, gt=0)
     """ε that all runs with local privacy together may cost one record; `.inf` allows runs without noise."""
-    aggregations: tuple[str, ...] = ("pairwise", "two_tree")
+    aggregations: tuple[Literal["pairwise", "two_tree", "plain"], ...] = ("pairwise", "two_tree")
     """Ways of summing that hide this party's values; `plain` hides nothing."""
     minimum_parties: int = Field(default=2, ge=1, le=64)
     """Fewest parties in a sum that this party adds to."""
@@ -93,7 +95,7 @@ class Policy(Section):
     """Tables that runs may read; all if left out."""
     columns: tuple[str, ...] | None = None
     """Columns that runs may read; all if left out."""
-    model_imports: tuple[str, ...] = ()
+    model_imports: tuple[Annotated[str, Field(pattern=r"^[\w.]+:\w+$")], ...] = ()
     """`package.module:function` names that may be imported as models."""
     changed_data: Literal["refuse", "restart"] = "refuse"
     """When a run is resumed on a table whose values have changed: refuse it, or let it begin anew."""
@@ -101,6 +103,16 @@ class Policy(Section):
     """Most sessions at once."""
     alignment: AlignmentPolicy = AlignmentPolicy()
     """Entity alignment."""
+
+    @field_validator("algorithms")
+    @classmethod
+    def _known(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        known = installed_names()
+        for name in value:
+            if name not in known:
+                hint = did_you_mean(name, known) or f": there are {', '.join(known)}"
+                raise ValueError(f"{name!r} is no algorithm that is installed here{hint}")
+        return value
 
 
 class Coordinator(Section):
@@ -135,6 +147,14 @@ class PartyConfig(Section):
     """host:port for Prometheus; plain HTTP on loopback, elsewhere TLS with a client certificate; none if left out."""
     threads: int = Field(default=1, ge=1, le=256)
     """Threads of torch."""
+
+    @model_validator(mode="after")
+    def _opens_own_tables(self) -> Self:
+        for name in self.policy.tables or ():
+            if name not in self.tables:
+                hint = did_you_mean(name, self.tables) or f": there are {', '.join(self.tables)}"
+                raise ValueError(f"`policy.tables` opens {name!r}, which this party does not have{hint}")
+        return self
 
     @property
     def database_url(self) -> str:

@@ -3,10 +3,11 @@
 from pathlib import Path
 from typing import Annotated, TypeVar
 
-import yaml
 from pydantic import AfterValidator, ValidationError, ValidationInfo
 
+from parley.spec.mistakes import Problem, explain
 from parley.spec.section import Section
+from parley.spec.yaml_text import NotYaml, read_yaml
 
 Config = TypeVar("Config", bound=Section)
 
@@ -25,15 +26,27 @@ class ConfigInvalid(ValueError):
 
 
 def load_config(path: Path, kind: type[Config]) -> Config:
-    """Read and validate a configuration file; relative paths in it start at the file's directory."""
+    """Read and validate a configuration file; relative paths in it start at the file's directory.
+
+    Raises:
+        ConfigInvalid: with the line of every mistake.
+    """
     try:
-        content = yaml.safe_load(path.read_text())
+        read = read_yaml(path.read_text(encoding="utf-8"), what="configuration", aliases=True)
+        return kind.model_validate(read.content, context={"directory": path.resolve().parent})
     except OSError as error:
         raise ConfigInvalid(f"{path} cannot be read ({error.strerror}): name a file with --config") from None
-    except (yaml.YAMLError, ValueError, TypeError, RecursionError) as error:
-        raise ConfigInvalid(f"{path} is not YAML: {error}") from None
-    try:
-        return kind.model_validate(content, context={"directory": path.resolve().parent})
+    except UnicodeDecodeError as error:
+        raise ConfigInvalid(
+            f"{path} is not UTF-8 text ({error.reason} at byte {error.start}): save it as UTF-8"
+        ) from None
+    except NotYaml as refusal:
+        problems = [Problem(refusal.field, refusal.line, str(refusal))]
     except ValidationError as error:
-        lines = [f"{'.'.join(map(str, item['loc']))}: {item['msg']}" for item in error.errors()]
-        raise ConfigInvalid(f"{path}: " + "; ".join(lines)) from None
+        problems = [explain(item, kind, read) for item in error.errors(include_url=False)]
+    raise ConfigInvalid("; ".join(f"{path}:{_placed(problem)}" for problem in problems))
+
+
+def _placed(problem: Problem) -> str:
+    line = f"{problem.line}:" if problem.line else ""
+    return " ".join(filter(None, [line, f"{problem.field}:" if problem.field else "", problem.message]))

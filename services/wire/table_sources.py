@@ -2,7 +2,7 @@
 
 import time
 from pathlib import Path
-from typing import Self
+from typing import Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -16,7 +16,7 @@ class TableSource(Section):
 
     path: FilePath | None = None
     """CSV, Parquet, NPZ or svmlight file."""
-    format: str | None = None
+    format: Literal["csv", "parquet", "npz", "svmlight"] | None = None
     """`csv`, `parquet`, `npz` or `svmlight`, where the file's name does not say it."""
     url: str | None = None
     """Or a database: `postgresql+psycopg://user@host/database`, `sqlite:////path.db`; never with a password."""

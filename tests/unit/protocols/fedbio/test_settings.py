@@ -54,14 +54,24 @@ def test_classes_may_be_numbers_but_not_truth_values():
 @pytest.mark.parametrize(
     ("train", "privacy", "field", "message"),
     [
-        (CLEANING + "\nparties_per_round: 1", "{}", "", "no sum over fewer than 2 opens"),
-        (CLEANING + "\nparties_per_round: 2", "{aggregation: {minimum_parties: 3}}", "", "fewer than 3"),
-        (CLEANING + "\nparties_per_round: 2", "{aggregation: {kind: two_tree}}", "", "pairwise"),
-        (CLEANING + "\nparties_per_round: 4", "{}", "", "the run has 3"),
-        (CLEANING.replace("checked: checked", "checked: 2"), "{}", "train.task", "share between 0 and 1"),
-        (CLEANING.replace("[sick, well]", "[sick, sick]"), "{}", "train.task", "listed twice"),
+        (CLEANING + "\nparties_per_round: 1", "{}", "train.parties_per_round", "no sum over fewer than 2 opens"),
+        (
+            CLEANING + "\nparties_per_round: 2",
+            "{aggregation: {minimum_parties: 3}}",
+            "train.parties_per_round",
+            "fewer than 3",
+        ),
+        (
+            CLEANING + "\nparties_per_round: 2",
+            "{aggregation: {kind: two_tree}}",
+            "privacy.aggregation.kind",
+            "pairwise",
+        ),
+        (CLEANING + "\nparties_per_round: 4", "{}", "train.parties_per_round", "the run has 3"),
+        (CLEANING.replace("checked: checked", "checked: 2"), "{}", "train.task.checked", "share between 0 and 1"),
+        (CLEANING.replace("[sick, well]", "[sick, sick]"), "{}", "train.task.classes", "one twice"),
         (CLEANING.replace("checked: checked", "cheked: x"), "{}", "train.task.checked", "missing"),
-        ("task: {kind: cluster}", "{}", "train.task", "data_cleaning"),
+        ("task: {kind: cluster}", "{}", "train.task.kind", "data_cleaning"),
     ],
 )
 def test_what_cannot_work_is_refused_where_it_stands(train, privacy, field, message):
