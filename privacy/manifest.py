@@ -194,7 +194,7 @@ MANIFEST: tuple[Entry, ...] = (
     ),
     *control("coordinator.v1.AnnounceRequest", "version", "coordinator"),
     *control("coordinator.v1.AnnounceResponse", "version waiting_runs", "the party"),
-    *control("party.v1.TableSummary", "name problem", "coordinator"),
+    *control("party.v1.TableSummary", "name problem notice loaded_percent", "coordinator"),
     *control(
         "party.v1.DescribeResponse", "name version tables algorithms aggregations sessions clock_seconds", "coordinator"
     ),
@@ -258,7 +258,7 @@ MANIFEST: tuple[Entry, ...] = (
     ),
     derived("run.v1.PartyTable.rows", "the table's size", "a count", "clients"),
     derived("run.v1.PartyTable.features", "the table's width", "a count", "clients"),
-    *control("run.v1.PartyTable", "name problem", "clients"),
+    *control("run.v1.PartyTable", "name problem notice loaded_percent", "clients"),
     *control("run.v1.CheckSpecRequest", "spec_yaml", "coordinator"),
     *control("run.v1.CheckSpecResponse", "problems", "clients"),
     *control("run.v1.StartRunRequest", "request_id spec_yaml", "coordinator"),

@@ -1,5 +1,8 @@
 """What can be wrong with a table file; each text says where, what, and what to do."""
 
+OTHERS = "list the others as `columns` of this party in the run's spec"
+"""How a column is left out of a run."""
+
 
 class TableError(ValueError):
     """A table cannot be used. The text says which file, column and line, what is wrong and what to do.

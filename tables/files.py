@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 from scipy.sparse import csr_matrix
 
 from parley.tables.errors import (
+    OTHERS,
     ColumnDuplicated,
     ColumnMissing,
     ColumnNotNumeric,
@@ -83,7 +84,7 @@ class TableFile(Protocol):
 def table_format(path: Path, given: str | None) -> str:
     """Tell the format from the argument or the file's name; refuse one that the first bytes deny."""
     if not path.is_file():
-        raise TableNotFound(path, "there is no such file", "Check the path in the configuration")
+        raise TableNotFound(path, "there is no such file", "Check `path` in the configuration")
     suffixes = [suffix.lower() for suffix in path.suffixes]
     named = suffixes[-2:-1] if suffixes and suffixes[-1] in _COMPRESSED else suffixes[-1:]
     found = given or _FORMATS.get(named[0] if named else "")
@@ -91,14 +92,16 @@ def table_format(path: Path, given: str | None) -> str:
         raise UnknownTableFormat(
             path,
             f"format {given or path.suffix or 'without a suffix'} is not known",
-            "Use csv, parquet, npz or svmlight",
+            "Write `format: csv`, or parquet, npz or svmlight",
         )
     with open_table(path) as file:
         start = guarded(path, lambda: file.read(4))
     actual = _MAGIC.get(start, "text")
     if actual != ("text" if found in ("csv", "svmlight") else found) and start:
         raise TableFormatMismatch(
-            path, f"the file is not {found}: it starts like {actual}", "Give the right format or name"
+            path,
+            f"the file is not {found}: it starts like {actual}",
+            "Write the right `format`, or rename the file",
         )
     return str(found)
 
@@ -107,6 +110,12 @@ def open_table(path: Path) -> BinaryIO:
     """Open a plain or compressed file for reading."""
     opener = _COMPRESSED.get(path.suffix.lower(), open)
     return guarded(path, lambda: cast(BinaryIO, opener(path, "rb")))
+
+
+def decompressed(path: Path, raw: BinaryIO) -> BinaryIO:
+    """What is in an open file, which tells by `raw.tell()` how far it has been read."""
+    opener = _COMPRESSED.get(path.suffix.lower())
+    return raw if opener is None else cast(BinaryIO, opener(raw, "rb"))
 
 
 def guarded(path: Path, read: Callable[[], T]) -> T:
@@ -170,11 +179,7 @@ class ArrowFile:
 
 def open_csv(path: Path, texts: Collection[str], wanted: Collection[str] | None, delimiter: str) -> ArrowFile:
     """Read a CSV file with a header: columns in `texts` as they stand, others (`wanted`, or all) as numbers."""
-    header = next(_csv_lines(path, delimiter), None)
-    if header is None:
-        raise TableEmpty(path, "the file is empty", "Write a header line and at least one row")
-    names = [name.strip() for name in header[1]]
-    _refuse_duplicates(path, names)
+    skipped, names = csv_header(path, delimiter)
     numeric = [name for name in names if name not in texts and (wanted is None or name in wanted)]
     included = [name for name in names if name in texts or name in numeric]
     types = {name: pa.string() if name in texts else pa.float64() for name in included}
@@ -184,7 +189,7 @@ def open_csv(path: Path, texts: Collection[str], wanted: Collection[str] | None,
                 path,
                 lambda: pa.csv.read_csv(
                     file,
-                    read_options=pa.csv.ReadOptions(column_names=names, skip_rows=header[0]),
+                    read_options=pa.csv.ReadOptions(column_names=names, skip_rows=skipped),
                     parse_options=pa.csv.ParseOptions(delimiter=delimiter),
                     convert_options=pa.csv.ConvertOptions(
                         column_types=types, include_columns=included, strings_can_be_null=False
@@ -194,9 +199,24 @@ def open_csv(path: Path, texts: Collection[str], wanted: Collection[str] | None,
     except pa.ArrowInvalid as refusal:
         if "Empty CSV" in str(refusal):
             raise TableEmpty(path, "there are no rows below the header", "Write at least one row") from refusal
-        _diagnose_csv(path, names, numeric, delimiter)
+        diagnose_csv(path, names, numeric, delimiter)
         raise TableUnreadable(path, f"the file is not valid CSV ({refusal})", "Export it again") from refusal
     return ArrowFile(path, names, columns.num_rows, columns, delimiter)
+
+
+def csv_header(path: Path, delimiter: str) -> tuple[int, list[str]]:
+    """Lines up to the header's end, and the columns' names."""
+    header = next(_csv_lines(path, delimiter), None)
+    if header is None:
+        raise TableEmpty(path, "the file is empty", "Write a header line and at least one row")
+    names = [name.strip() for name in header[1]]
+    other = next((mark for mark in (";", "\t", "|", ",") if len(names) == 1 and mark in names[0]), None)
+    if other is not None:
+        written = other.replace("\t", "\\t")
+        problem = f'its fields seem to be separated by "{written}"'
+        raise TableUnreadable(path, problem, f'Write `delimiter: "{written}"` on the table')
+    refuse_duplicates(path, names)
+    return header[0], names
 
 
 def open_parquet(path: Path, texts: Collection[str], wanted: Collection[str] | None) -> ArrowFile:
@@ -204,7 +224,7 @@ def open_parquet(path: Path, texts: Collection[str], wanted: Collection[str] | N
     try:
         file = guarded(path, lambda: pa.parquet.ParquetFile(path))
         names = file.schema_arrow.names
-        _refuse_duplicates(path, names)
+        refuse_duplicates(path, names)
         included = [name for name in names if wanted is None or name in wanted or name in texts]
         columns = guarded(path, lambda: file.read(columns=included))
     except pa.ArrowException as damage:
@@ -269,7 +289,7 @@ def open_npz(path: Path) -> NpzFile:
     names = [str(name) for name in given] if given is not None else [str(index) for index in range(width)]
     if len(names) != width:
         raise TableUnreadable(path, f"there are {len(names)} names for {width} columns", "Save one name per column")
-    _refuse_duplicates(path, [*names, *vectors])
+    refuse_duplicates(path, [*names, *vectors])
     return NpzFile(path, [*names, *vectors], lengths.pop(), matrix, vectors)
 
 
@@ -333,14 +353,14 @@ def open_svmlight(path: Path, features: int | None, zero_based: bool) -> Svmligh
     if not zero_based and matrix.shape[1] and matrix[:, 0].nnz:
         row = int(matrix[:, 0].nonzero()[0][0])
         raise TableUnreadable(
-            path, "index 0 in a one-based file", "Say that the file is zero-based", place=f"line {lines[row][0]}"
+            path, "index 0 in a one-based file", "Write `zero_based: true` on the table", place=f"line {lines[row][0]}"
         )
     width = max(1, matrix.shape[1] - first) if features is None else features
     if matrix.shape[1] - first > width:
         raise ColumnMissing(
             path,
             f"the file has index {matrix.shape[1] - 1}, more than {width} features",
-            "Raise the number of features",
+            "Raise `features` on the table",
         )
     matrix.resize((matrix.shape[0], width + first))
     remarks = [line.split(b"#", 1)[1].decode(errors="replace").strip() if b"#" in line else None for _, line in lines]
@@ -384,8 +404,8 @@ def as_text(value: object) -> str:
 
 _FILL = "Declare how to fill it, such as `preprocess: {missing: median}` on the table, or drop such rows"
 _ENCODE = (
-    "Declare `preprocess: {categorical: {columns: [...]}}` on the table, encode the column as numbers, or leave it out "
-    "with `columns`"
+    "Declare `preprocess: {categorical: {columns: [...]}}` on the table, encode the column as numbers, or leave it "
+    f"out: {OTHERS}"
 )
 
 
@@ -406,7 +426,7 @@ def _csv_lines(path: Path, delimiter: str) -> Iterator[tuple[int, list[str]]]:
                 yield reader.line_num, fields
 
 
-def _diagnose_csv(path: Path, names: list[str], numeric: Collection[str], delimiter: str) -> None:
+def diagnose_csv(path: Path, names: list[str], numeric: Collection[str], delimiter: str) -> None:
     """Raise for the first line that is ragged or holds something else than a number where one is wanted."""
     lines = _csv_lines(path, delimiter)
     next(lines)
@@ -439,7 +459,8 @@ def _parses(line: bytes) -> bool:
     return True
 
 
-def _refuse_duplicates(path: Path, names: Sequence[str]) -> None:
+def refuse_duplicates(path: Path, names: Sequence[str]) -> None:
+    """Refuse columns of one name."""
     repeated = next((name for index, name in enumerate(names) if name in names[:index]), None)
     if repeated is not None:
         raise ColumnDuplicated(path, "two columns have this name", "Rename one of them", column=repeated)

@@ -25,6 +25,7 @@ from parley.tables.files import (
     SvmlightFile,
     TableFile,
     Texts,
+    csv_header,
     open_csv,
     open_npz,
     open_parquet,
@@ -139,7 +140,7 @@ def load_table(
     `only` keeps the rows of an alignment, under their canonical ids.
     """
     source = path if isinstance(path, SqlSource) else Path(path)
-    file, id_column = _open(
+    file, id_column = open_source(
         source, format, id_column, label_column, columns, n_features, zero_based, delimiter, categorical
     )
     file = file if only is None else only.of(file, id_column, _id_texts(file, id_column))
@@ -151,7 +152,9 @@ def load_table(
     ids, order = _sorted_ids(file, id_column)
     encoded = [column for column in chosen if column in categorical]
     if encoded and isinstance(file, SvmlightFile):
-        raise ColumnNotText(source, "svmlight holds numbers only", "Leave `categorical` out", column=encoded[0])
+        raise ColumnNotText(
+            source, "svmlight holds numbers only", "Leave `preprocess.categorical` out", column=encoded[0]
+        )
     texts = {column: _category_texts(file, column)[order] for column in encoded}
     chosen = [column for column in chosen if column not in categorical]
     features = file.numbers(chosen, dtype, missing=missing)[order]
@@ -179,7 +182,7 @@ def load_labels(
     ±1 become 1 and 0), unless `classes` fixes the list, as it must where a file may lack a class. `real`: floats.
     """
     source = path if isinstance(path, SqlSource) else Path(path)
-    file, id_column = _open(source, format, id_column, column, (), None, True, delimiter)
+    file, id_column = open_source(source, format, id_column, column, (), None, True, delimiter)
     file = file if only is None else only.of(file, id_column, _id_texts(file, id_column))
     _refuse_absent(file, () if hasattr(file, "labels") else [column])
     if not file.rows:
@@ -202,7 +205,7 @@ def load_ids(
 ) -> Texts:
     """The ids of all rows as the file spells them, None where there is none; `column` holds labels, if any."""
     source = path if isinstance(path, SqlSource) else Path(path)
-    file, id_column = _open(source, format, id_column, column, (), None, True, delimiter)
+    file, id_column = open_source(source, format, id_column, column, (), None, True, delimiter)
     return _id_texts(file, id_column)
 
 
@@ -223,7 +226,7 @@ def standardised(table: Table, scaling: Scaling | None = None) -> Table:
         raise CannotStandardise(
             Path(table.name),
             "subtracting a mean would fill a sparse table",
-            "Load it with dense, or do not standardise",
+            "Leave `standardise` out, or write `preprocess: {scale: max_abs}`",
         )
     features = table.features
     if scaling is None:
@@ -244,7 +247,7 @@ def standardised(table: Table, scaling: Scaling | None = None) -> Table:
     return replace(table, features=np.ascontiguousarray(scaled), scaling=scaling)
 
 
-def _open(
+def open_source(
     source: Path | SqlSource,
     given: str | None,
     id_column: str | None,
@@ -269,16 +272,25 @@ def _open(
     elif kind == "svmlight":
         svm = open_svmlight(source, n_features, zero_based)
         return svm, id_column or ("id" if any(svm.identities) else ROW_NUMBER)
+    elif kind == "csv":
+        refuse_absent_id(source, identity, csv_header(source, delimiter)[1])  # before a word is taken for a feature
+        file = open_csv(source, texts, columns, delimiter)
     else:
-        file = open_csv(source, texts, columns, delimiter) if kind == "csv" else open_parquet(source, texts, columns)
-    if identity != ROW_NUMBER and identity not in file.names:
-        raise ColumnMissing(
-            source,
-            f"there is no such column to identify rows by, among {file.names[:10]}",
-            f"Name it with `id_column`, or set that to {ROW_NUMBER!r} if every organisation has the same row order",
-            column=identity,
-        )
+        file = open_parquet(source, texts, columns)
+    refuse_absent_id(source, identity, file.names)
     return file, identity
+
+
+def refuse_absent_id(source: Path | SqlSource, identity: str, names: Sequence[str]) -> None:
+    """Refuse a table without the column that should identify its rows."""
+    if identity == ROW_NUMBER or identity in names:
+        return
+    raise ColumnMissing(
+        source,
+        f"there is no such column to identify rows by, among {list(names[:10])}",
+        f'Name the right one as `id`, or write `id: "{ROW_NUMBER}"` if every organisation has the same row order',
+        column=identity,
+    )
 
 
 def _refuse_absent(file: TableFile, names: Iterable[str]) -> None:

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import csr_matrix, diags_array, issparse
 
-from parley.tables.errors import FeatureMissing, TableError
+from parley.tables.errors import OTHERS, FeatureMissing, TableError
 from parley.tables.loading import Table
 
 VERSION = 1
@@ -165,7 +165,7 @@ def _fills(declared: Declared, table: Table, features: Any) -> NDArray[np.float6
         raise FeatureMissing(
             table.name,
             "no training row has a value",
-            "Leave the column out with `columns`",
+            f"Leave the column out: {OTHERS}",
             column=table.columns[int(np.flatnonzero(empty)[0])],
         )
     from sklearn.impute import SimpleImputer  # slow to import, and only a run that trains needs it
@@ -197,7 +197,7 @@ def _categories(declared: Declared, table: Table, column: str, texts: NDArray[np
     known = texts[np.array([text is not None for text in texts], dtype=bool)]
     if not len(known):
         raise FeatureMissing(
-            table.name, "no training row has a value", "Leave the column out with `columns`", column=column
+            table.name, "no training row has a value", f"Leave the column out: {OTHERS}", column=column
         )
     frequent = SimpleImputer(strategy="most_frequent", missing_values=None).fit(texts.reshape(-1, 1))
     fixed = (declared.categories or {}).get(column)

@@ -250,7 +250,7 @@ class AlignmentRunner:
 
     def _identities(self, order: Order) -> Identities:
         config = self._labels[order.labels]
-        texts = load_ids(config.source, config.format, config.id, column=config.column)
+        texts = load_ids(config.source, config.format, config.id, column=config.column, delimiter=config.delimiter)
         found = identified(texts, order.duplicates, holder=self._coordinator, table=order.labels)
         if len(found.ids) > MOST_IDS:
             raise MessageInvalid(f"{order.labels} has {len(found.ids)} ids; at most {MOST_IDS} are aligned")

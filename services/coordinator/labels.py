@@ -32,6 +32,15 @@ class LabelStore:
     def _read(self, name: str, config: LabelConfig, kind: LabelKind, only: RowChoice | None) -> Labels:
         stamp, known = config.stamp(), self._loaded.get((name, kind, only))
         if known is None or known[0] != stamp:
-            known = (stamp, load_labels(config.source, config.column, config.format, config.id, kind=kind, only=only))
+            labels = load_labels(
+                config.source,
+                config.column,
+                config.format,
+                config.id,
+                kind=kind,
+                delimiter=config.delimiter,
+                only=only,
+            )
+            known = (stamp, labels)
             self._loaded[name, kind, only] = known
         return known[1]

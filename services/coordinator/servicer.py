@@ -143,11 +143,19 @@ class RunServicer(run_service_pb2_grpc.RunServiceServicer):
         status.reachable, status.version = True, answer.version
         status.tables.extend(table.name for table in answer.tables)
         status.latency_milliseconds = 1000 * (time.perf_counter() - started)
-        # Loading a table may take long before the party reads its clock, so within a call's span there is no skew.
+        # The party reads its clock some time within the call: inside its span there is no skew.
         early, late = answer.clock_seconds - clock, answer.clock_seconds - time.time()
         status.clock_skew_seconds = early if early < 0 else max(0.0, late)
         status.offers.extend(
-            run_pb2.PartyTable(name=t.name, rows=t.rows, features=t.features, problem=t.problem) for t in answer.tables
+            run_pb2.PartyTable(
+                name=table.name,
+                rows=table.rows,
+                features=table.features,
+                problem=table.problem,
+                notice=table.notice,
+                loaded_percent=table.loaded_percent,
+            )
+            for table in answer.tables
         )
         status.algorithms.extend(answer.algorithms)
         status.aggregations.extend(answer.aggregations)

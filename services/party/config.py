@@ -59,6 +59,8 @@ class TableConfig(TableSource):
     """Fill missing values, encode categories and scale, as the training rows of each run teach."""
     features: int | None = Field(default=None, ge=1)
     """Number of features (svmlight)."""
+    zero_based: bool = False
+    """Whether the features are counted from 0 (svmlight)."""
 
     @model_validator(mode="after")
     def _one_scaling(self) -> Self:

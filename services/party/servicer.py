@@ -8,6 +8,7 @@ import re
 import time
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict
 from typing import Any, TypeVar
 
 import grpc
@@ -25,12 +26,13 @@ from parley.services.party.alignment import aligned_tables
 from parley.services.party.checkpoints import Store
 from parley.services.party.config import PartyConfig
 from parley.services.party.coordinator_line import QuestionLine
+from parley.services.party.offers import Offers
 from parley.services.party.peers import PeerPlane
 from parley.services.party.preprocessing import table_of_run, to_keep
 from parley.services.party.read_digests import DataChanged, DigestingTables, changed
 from parley.services.party.sessions import PolicyRefused, PredictionRefused, Session, SessionUnknown, check_policy
 from parley.services.party.signed_keys import decode_key, encode_key
-from parley.services.party.tables import TableStore, TooManySessions, VersionMismatch, chosen_rows
+from parley.services.party.tables import TableOffer, TableStore, TooManySessions, VersionMismatch, chosen_rows
 from parley.services.wire import metrics
 from parley.services.wire.authorisation import NotAuthorised, caller_of
 from parley.services.wire.certificates import load_identity
@@ -40,7 +42,6 @@ from parley.services.wire.version import VERSION
 from parley.spec.parsing import parse_spec
 from parley.spec.run import RunSpec
 from parley.tables.alignments import AlignmentStore
-from parley.tables.errors import TableError
 from parley.tables.loading import Table, id_digest
 from parley.tables.preprocessing import Fitted
 
@@ -59,6 +60,7 @@ class PartyServicer(pb_grpc.PartyServiceServicer):
     def __init__(self, config: PartyConfig) -> None:
         self._config = config
         self._tables = TableStore(config.tables)
+        self._offers = Offers(self._tables)
         self._store = Store(config.state)
         self._sessions: dict[str, Session] = {}
         # One thread computes: the event loop stays free for health checks, and rounds of a session stay in order.
@@ -72,7 +74,7 @@ class PartyServicer(pb_grpc.PartyServiceServicer):
         return pb.DescribeResponse(
             name=self._config.name,
             version=VERSION,
-            tables=[await self._compute(self._summary, name) for name in open_tables],
+            tables=[_summary(offer, share) for offer, share in await self._offers.of(open_tables)],
             algorithms=policy.algorithms,
             aggregations=policy.aggregations,
             sessions=len(self._sessions),
@@ -196,14 +198,6 @@ class PartyServicer(pb_grpc.PartyServiceServicer):
         """How many sessions are open now."""
         return len(self._sessions)
 
-    def _summary(self, name: str) -> pb.TableSummary:
-        try:
-            table = self._tables.load(name)
-        except TableError as error:
-            logger.warning("table %s cannot be used: %s", name, error.without_values)
-            return pb.TableSummary(name=name, problem="cannot be loaded; the party's log says why")
-        return pb.TableSummary(name=name, rows=len(table), features=len(table.columns) + len(table.texts))
-
     def _prepared(self, request: pb.OpenSessionRequest, coordinator: str) -> Session:
         """A session whose data are those that the run began with, or which begins the run anew."""
         session = self._accepted(self._prepare(request, coordinator))
@@ -316,6 +310,10 @@ class PartyServicer(pb_grpc.PartyServiceServicer):
     async def _compute(self, function: Callable[..., Result], *arguments: Any) -> Result:
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self._worker, functools.partial(function, *arguments))
+
+
+def _summary(offer: TableOffer, share: float) -> pb.TableSummary:
+    return pb.TableSummary(**asdict(offer), loaded_percent=int(100 * share))
 
 
 class PeerServicer(peer_grpc.PeerServiceServicer):

@@ -1,16 +1,20 @@
 """The tables that a party offers: loaded once, and again when the file changes."""
 
-from collections.abc import Sequence
-from dataclasses import replace
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
 
 from parley.services.party.config import TableConfig
-from parley.tables.errors import RowsDiffer, TableUnknown
+from parley.tables.errors import RowsDiffer, TableError, TableUnknown
 from parley.tables.identities import RowChoice
 from parley.tables.loading import Labels, Table, load_ids, load_labels, load_table
 from parley.tables.preprocessing import Declared, Fitted, apply
+from parley.tables.survey import Survey, survey
+
+logger = logging.getLogger(__name__)
 
 
 class TooManySessions(RuntimeError):
@@ -19,6 +23,19 @@ class TooManySessions(RuntimeError):
 
 class VersionMismatch(RuntimeError):
     """Coordinator and party run different versions."""
+
+
+@dataclass(frozen=True)
+class TableOffer:
+    """What a party says of one of its tables: sizes and sentences, no values."""
+
+    name: str
+    rows: int = 0
+    features: int = 0
+    problem: str = ""
+    """Why nobody can use it; empty if somebody can."""
+    notice: str = ""
+    """What a run that trains on it needs first; empty if nothing."""
 
 
 class TableStore:
@@ -38,7 +55,7 @@ class TableStore:
     def ids(self, name: str) -> Sequence[str | None]:
         """The ids of a table as it spells them."""
         config = self._config(name)
-        return load_ids(config.source, config.format, config.id, column=config.label)
+        return load_ids(config.source, config.format, config.id, column=config.label, delimiter=config.delimiter)
 
     @property
     def names(self) -> list[str]:
@@ -80,6 +97,8 @@ class TableStore:
             standardise=other.scaling is not None,
             scaling=other.scaling,
             n_features=config.features,
+            zero_based=config.zero_based,
+            delimiter=config.delimiter,
             dense=True,
             name=name,
         )
@@ -107,6 +126,8 @@ class TableStore:
                 dtype=np.float64,
                 standardise=standardise,
                 n_features=config.features,
+                zero_based=config.zero_based,
+                delimiter=config.delimiter,
                 dense=dense,
                 name=name,
                 categorical=categorical,
@@ -127,7 +148,36 @@ class TableStore:
         path = config.label_path or config.source
         format_ = None if config.label_path else config.format
         only = self._only.get(name)
-        return load_labels(path, config.label, format_, config.id, kind=kind, classes=classes, only=only)
+        return load_labels(
+            path, config.label, format_, config.id, kind=kind, classes=classes, delimiter=config.delimiter, only=only
+        )
+
+    def stamp(self, name: str) -> int:
+        """Changes when a table should be read again."""
+        return self._config(name).stamp()
+
+    def offer(self, name: str, progress: Callable[[float], None] = lambda _: None) -> TableOffer:
+        """What to say of a table to those who may use it; `progress` hears which share of it has been read."""
+        try:
+            return self.examine(name, progress)
+        except TableError as error:
+            logger.warning("table %s cannot be used: %s", name, error.without_values)
+            return TableOffer(name, problem="cannot be loaded; the party's log says why")
+
+    def examine(self, name: str, progress: Callable[[float], None] = lambda _: None) -> TableOffer:
+        """The same, for the table's owner: what is wrong is raised as a `TableError` that may quote values."""
+        config = self._config(name)
+        found = survey(
+            config.source,
+            config.format,
+            config.id,
+            config.label,
+            n_features=config.features,
+            zero_based=config.zero_based,
+            delimiter=config.delimiter,
+            progress=progress,
+        )
+        return TableOffer(name, found.rows, found.features, notice=_notice(found, self.declared(name)))
 
     def _config(self, name: str) -> TableConfig:
         if name not in self._tables:
@@ -135,6 +185,27 @@ class TableStore:
                 f"no table {name!r} here; there are {self.names}: correct `table`, or add it to the party"
             )
         return self._tables[name]
+
+
+def _notice(found: Survey, declared: Declared | None) -> str:
+    """What a run that trains on a table needs first; nothing of it is a value."""
+    wants = Declared() if declared is None else declared
+    flaws = []
+    if set(found.words) - set(wants.categorical):
+        flaws.append("columns of words")
+    if found.missing and wants.missing == "refuse":
+        flaws.append("missing values")
+    notices = []
+    if flaws:
+        notices.append(
+            f"has {' and '.join(flaws)}: a run that trains on it needs `preprocess`; a prediction takes what the run "
+            "has learnt"
+        )
+    rows = ["rows without an id"] if found.without_id else []
+    rows += ["rows that share an id"] if found.repeated else []
+    if rows:
+        notices.append(f"has {' and '.join(rows)}: align it before training (parley align --duplicates first, or drop)")
+    return "; ".join(notices)
 
 
 def chosen_rows(table: Table, ids: list[str]) -> Table:

@@ -24,6 +24,10 @@ FilePath = Annotated[Path, AfterValidator(_from_file)]
 class ConfigInvalid(ValueError):
     """The configuration file cannot be used."""
 
+    def __init__(self, *mistakes: str) -> None:
+        super().__init__("; ".join(mistakes))
+        self.mistakes = mistakes
+
 
 def load_config(path: Path, kind: type[Config]) -> Config:
     """Read and validate a configuration file; relative paths in it start at the file's directory.
@@ -44,7 +48,7 @@ def load_config(path: Path, kind: type[Config]) -> Config:
         problems = [Problem(refusal.field, refusal.line, str(refusal))]
     except ValidationError as error:
         problems = [explain(item, kind, read) for item in error.errors(include_url=False)]
-    raise ConfigInvalid("; ".join(f"{path}:{_placed(problem)}" for problem in problems))
+    raise ConfigInvalid(*(f"{path}:{_placed(problem)}" for problem in problems))
 
 
 def _placed(problem: Problem) -> str:

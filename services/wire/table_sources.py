@@ -18,6 +18,8 @@ class TableSource(Section):
     """CSV, Parquet, NPZ or svmlight file."""
     format: Literal["csv", "parquet", "npz", "svmlight"] | None = None
     """`csv`, `parquet`, `npz` or `svmlight`, where the file's name does not say it."""
+    delimiter: str = Field(default=",", min_length=1, max_length=1)
+    """What separates the fields of a CSV file."""
     url: str | None = None
     """Or a database: `postgresql+psycopg://user@host/database`, `sqlite:////path.db`; never with a password."""
     query: str | None = None

@@ -67,6 +67,7 @@ def load_dataset(
     id_column: str | None = None,
     limit: int | None = None,
     n_features: int | None = None,
+    delimiter: str = ",",
     seed: int = 0,
 ) -> Dataset:
     """Load a bundled data set by name, an IDX folder (MNIST, Fashion-MNIST), or a CSV, Parquet, NPZ or svmlight file.
@@ -79,7 +80,7 @@ def load_dataset(
     elif path.is_dir():
         dataset = _idx_folder(path)
     elif path.is_file():
-        dataset = _file(path, label_column, id_column, n_features)
+        dataset = _file(path, label_column, id_column, n_features, delimiter)
     else:
         raise UnknownDataset(
             f"{str(source)!r} is neither a file, nor a folder, nor one of {', '.join(BUNDLED)}: check the spelling."
@@ -136,17 +137,20 @@ def _idx(folder: Path, name: str, *, dimensions: int) -> NDArray[np.uint8]:
     return np.frombuffer(content, dtype=np.uint8, offset=header).reshape(shape)
 
 
-def _file(path: Path, label_column: str | None, id_column: str | None, n_features: int | None) -> Dataset:
+def _file(
+    path: Path, label_column: str | None, id_column: str | None, n_features: int | None, delimiter: str
+) -> Dataset:
     label = label_column or "label"
+    options: dict[str, Any] = {"label_column": label, "n_features": n_features, "delimiter": delimiter}
     try:
-        table = load_table(path, id_column=id_column, label_column=label, n_features=n_features)
+        table = load_table(path, id_column=id_column, **options)
     except ColumnMissing as missing:
         if id_column is not None or missing.column != "id":
             raise
         id_column = ROW_NUMBER  # one file that is about to be cut up is aligned with itself
-        table = load_table(path, id_column=id_column, label_column=label, n_features=n_features)
+        table = load_table(path, id_column=id_column, **options)
     try:
-        read = load_labels(path, label, id_column=id_column)
+        read = load_labels(path, label, id_column=id_column, delimiter=delimiter)
     except ColumnMissing as missing:
         if label_column is not None or missing.column != label:
             raise

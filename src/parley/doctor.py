@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from importlib import metadata
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 DISTRIBUTION = "parley-fl"
 LOWEST_PYTHON = (3, 11)
@@ -50,6 +50,12 @@ def warning(subject: str, finding: str, remedy: str) -> Check:
 def broken(subject: str, finding: str, remedy: str) -> Check:
     """It must be fixed."""
     return Check(subject, "broken", finding, remedy)
+
+
+def noticed(subject: str, table: Any) -> Check:
+    """A table that can be used, once something is done that its notice names behind the first colon."""
+    finding, _, remedy = table.notice.partition(": ")
+    return warning(subject, f"{table.rows} rows, {table.features} columns; {finding}", remedy)
 
 
 def told(subject: str, error: BaseException) -> Check:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import yaml
 
-from parley.doctor import Check, broken, certificate, ok, port, reaches, told, warning, writable
+from parley.doctor import Check, broken, certificate, noticed, ok, port, reaches, told, warning, writable
 from parley.services.wire.configuration import ConfigInvalid, load_config
 from parley.services.wire.table_sources import TableSource
 from parley.tables.errors import TableError
@@ -28,13 +28,18 @@ def configuration(path: Path) -> Iterator[Check]:
     yield from _coordinator(path) if isinstance(fields, dict) and "parties" in fields else _party(path)
 
 
+def _mistakes(invalid: ConfigInvalid) -> Iterator[Check]:
+    for mistake in invalid.mistakes:
+        yield told("configuration", ValueError(mistake))
+
+
 def _party(path: Path) -> Iterator[Check]:
     from parley.services.party.config import PartyConfig
 
     try:
         config = load_config(path, PartyConfig)
     except ConfigInvalid as invalid:
-        yield told("configuration", invalid)
+        yield from _mistakes(invalid)
         return
     yield ok("configuration", f"party {config.name}, {len(config.tables)} tables")
     yield from _service(config, "party")
@@ -53,7 +58,7 @@ def _coordinator(path: Path) -> Iterator[Check]:
     try:
         config = load_config(path, CoordinatorConfig)
     except ConfigInvalid as invalid:
-        yield told("configuration", invalid)
+        yield from _mistakes(invalid)
         return
     yield ok("configuration", f"coordinator {config.name}, {len(config.parties)} parties, {len(config.labels)} labels")
     yield from _service(config, "coordinator")
@@ -94,6 +99,9 @@ def _table(config: "PartyConfig", name: str) -> Check:
 
     subject, store = f"table {name}", TableStore(config.tables)
     try:
+        offer = store.examine(name)
+        if offer.notice:
+            return noticed(subject, offer)
         declared, table = store.declared(name), store.load(name, dense=False)
         columns = len(table.columns) + len(table.texts)
         if declared is not None:  # a run fits on its training rows; all rows show what can go wrong
@@ -120,7 +128,9 @@ def _labels(name: str, source: TableSource, column: str, id_column: str | None, 
 
     subject = name if name.startswith("table ") else f"labels {name}"
     try:
-        labels = load_labels(path or source.source, column, None if path else source.format, id_column)
+        labels = load_labels(
+            path or source.source, column, None if path else source.format, id_column, delimiter=source.delimiter
+        )
     except TableError as error:
         return told(subject, error)
     many = len(labels.classes) > max(100, len(labels) // 2)
@@ -130,10 +140,6 @@ def _labels(name: str, source: TableSource, column: str, id_column: str | None, 
 
 def _policy(config: "PartyConfig") -> Iterator[Check]:
     policy, found = config.policy, 0
-    absent = sorted(set(policy.tables or ()) - set(config.tables))
-    if absent:
-        found += 1
-        yield broken("policy", f"it opens tables that are not there: {', '.join(absent)}", "correct `policy.tables`")
     if config.coordinator is not None and config.coordinator.name not in policy.coordinators:
         found += 1
         remedy = "add it to `policy.coordinators`, or correct `coordinator`"

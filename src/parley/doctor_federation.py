@@ -14,7 +14,7 @@ from cryptography.hazmat.primitives.serialization import Encoding
 
 from parley.client import RequestRefused, connect
 from parley.contracts.run.v1 import run_service_pb2
-from parley.doctor import REACH_SECONDS, Check, broken, certificate, expiry, ok, reaches, told, warning
+from parley.doctor import REACH_SECONDS, Check, broken, certificate, expiry, noticed, ok, reaches, told, warning
 from parley.services.wire.certificates import Identity, PeerRefused, load_identity, peer_identity, tls_name
 from parley.services.wire.version import VERSION
 
@@ -67,11 +67,7 @@ def _party(party: Any, identity: Identity) -> Iterator[Check]:
     if not reaches(party.address):  # from here too; often only the coordinator may
         yield _server(f"{subject} certificate", party.address, identity, party.name, role="party")
     for table in party.offers:
-        if table.problem:
-            remedy = f"its owner runs: parley doctor --config {party.name}.yaml"
-            yield broken(f"{subject} table {table.name}", table.problem, remedy)
-        else:
-            yield ok(f"{subject} table {table.name}", f"{table.rows} rows, {table.features} columns")
+        yield _offered(f"{subject} table {table.name}", table, party.name)
     if not party.offers:
         yield warning(
             f"{subject} tables", "it offers none", "its owner adds `tables`, or opens them in `policy.tables`"
@@ -84,12 +80,20 @@ def _party(party: Any, identity: Identity) -> Iterator[Check]:
         yield ok(f"{subject} policy", accepts)
 
 
+def _offered(subject: str, table: Any, party: str) -> Check:
+    if table.problem:
+        return broken(subject, table.problem, f"its owner runs: parley doctor --config {party}.yaml")
+    if table.loaded_percent < 100:
+        return ok(subject, f"loading, {table.loaded_percent} %")
+    return noticed(subject, table) if table.notice else ok(subject, f"{table.rows} rows, {table.features} columns")
+
+
 def _rows(parties: Sequence[Any]) -> Iterator[Check]:
     """Tables of the same name with unlike rows cannot be trained on by columns, until they are aligned."""
     sizes: dict[str, dict[str, int]] = {}
     for party in parties:
         for table in party.offers:
-            if not table.problem:
+            if not table.problem and table.loaded_percent == 100:
                 sizes.setdefault(table.name, {})[party.name] = table.rows
     for name, held in sizes.items():
         if len(set(held.values())) > 1:

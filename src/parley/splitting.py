@@ -94,6 +94,7 @@ def split_dataset(
     shuffle_ids: bool = False,
     limit: int | None = None,
     n_features: int | None = None,
+    delimiter: str = ",",
     format: Format | None = None,  # noqa: A002  (the word that the command line uses)
     standardise: bool = False,
     strips: Strips = "horizontal",
@@ -113,7 +114,13 @@ def split_dataset(
     if alpha is not None and not rows:
         raise SplitImpossible("Alpha deals out rows by class: ask for a split by rows too.")
     dataset = load_dataset(
-        source, label_column=label_column, id_column=id_column, limit=limit, n_features=n_features, seed=seed
+        source,
+        label_column=label_column,
+        id_column=id_column,
+        limit=limit,
+        n_features=n_features,
+        delimiter=delimiter,
+        seed=seed,
     )
     if standardise:
         table = standardised(Table(dataset.ids, dataset.features, dataset.columns, dataset.name))

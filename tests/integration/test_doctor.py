@@ -24,8 +24,12 @@ def patient(tmp_path_factory):
     directory = tmp_path_factory.mktemp("patient")
     split_dataset("digits", PARTIES, directory / "data", limit=60)
     tables = {name: {"train": {"path": directory / "data" / f"{name}.parquet"}} for name in PARTIES}
-    (directory / "broken.csv").write_text("id,a\n1,secret-4711\n")
+    (directory / "broken.csv").write_text("id,a\n1,secret-4711,2\n")
     tables["shop"]["odd"] = {"path": directory / "broken.csv"}
+    (directory / "words.csv").write_text("id,a\n1,secret-4711\n2,\n")
+    tables["shop"]["fresh"] = {"path": directory / "words.csv"}
+    (directory / "twice.csv").write_text("id,a\n1,2\n1,3\n")
+    tables["shop"]["customers"] = {"path": directory / "twice.csv"}
     labels = {"train": {"path": directory / "data" / "labels.parquet"}}
     modules = {"telco": "tests.integration.other_version_party"}
     with LocalFederation(directory, tables, labels, modules=modules) as local:
@@ -79,6 +83,9 @@ def test_a_federation_is_examined_party_by_party(patient):
         "party telco version",
         "party shop table odd",
     }
+    for good, remedy in (("fresh", "needs `preprocess`"), ("customers", "parley align --duplicates")):
+        assert found[f"party shop table {good}"] == "warning"
+        assert remedy in checks[f"party shop table {good}"]["remedy"]
     for well in ("own certificate", "coordinator", "coordinator version", "coordinator clock", "party bank"):
         assert found[well] == "ok"
     for party in PARTIES:
@@ -143,6 +150,15 @@ def test_a_configuration_is_examined_before_its_service_starts(patient, tmp_path
     assert not (tmp_path / "state").exists(), "nothing is made by looking"
 
 
+def test_good_tables_of_a_configuration_are_not_called_broken(patient, tmp_path):
+    code, checks = examine("--config", configured(patient, "shop", tmp_path))
+    assert code == 1, "odd is broken indeed"
+    found = states(checks)
+    assert found["table odd"] == "broken"
+    assert (found["table fresh"], found["table customers"]) == ("warning", "warning")
+    assert "columns of words and missing values" in checks["table fresh"]["finding"]
+
+
 @pytest.mark.parametrize(
     ("changes", "subject", "text"),
     [
@@ -154,12 +170,13 @@ def test_a_configuration_is_examined_before_its_service_starts(patient, tmp_path
         ({"tables": {"train": {"path": "/nowhere.csv"}}}, "table train", "no such file"),
         (
             {"policy": {"coordinators": ["coordinator"], "algorithms": ["bambi"], "tables": ["other"]}},
-            "policy",
-            "not there: other",
+            "configuration",
+            "opens 'other'",
         ),
         ({"policy": {"coordinators": ["another"], "algorithms": ["bambi"]}}, "policy", "refuses coordinator"),
         ({"database": "postgresql+psycopg://u:s3cret@127.0.0.1:1/d"}, "database", "cannot be opened"),
         ({"colour": "red"}, "configuration", "colour"),
+        ({"policy": {"coordinators": ["coordinator"], "algorithms": ["bambii"]}}, "configuration", "mean `bambi`?"),
     ],
 )
 def test_what_would_keep_a_party_from_working_is_found_and_a_remedy_given(patient, tmp_path, changes, subject, text):

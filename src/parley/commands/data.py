@@ -48,6 +48,7 @@ def split(
     shuffle_ids: Annotated[bool, typer.Option("--shuffle-ids", help="Write each file in another order.")] = False,
     limit: Annotated[int | None, typer.Option(help="Keep so many rows, drawn at random.", min=1)] = None,
     features: Annotated[int | None, typer.Option(help="Number of features of an svmlight file.", min=1)] = None,
+    delimiter: Annotated[str, typer.Option(help="What separates the fields of a CSV file.")] = ",",
     rows: Annotated[bool, typer.Option("--rows", help="Deal out rows instead of columns.")] = False,
     alpha: Annotated[
         float | None, typer.Option(help="With --rows: shares of each class from Dirichlet(alpha).")
@@ -73,6 +74,7 @@ def split(
         shuffle_ids=shuffle_ids,
         limit=limit,
         n_features=features,
+        delimiter=delimiter,
         format=None if format is None else format.value,
         standardise=standardise,
         strips=strips.value,

@@ -65,7 +65,7 @@ def parties(address: Address, identity: Identity, coordinator: Coordinator = "co
             "address": party.address,
             "reachable": party.reachable,
             "version": party.version,
-            "tables": list(party.tables),
+            "tables": [_offer(table) for table in party.offers] if json else [_said(table) for table in party.offers],
             "milliseconds": round(party.latency_milliseconds, 1),
             "problem": party.problem,
         }
@@ -74,6 +74,26 @@ def parties(address: Address, identity: Identity, coordinator: Coordinator = "co
     show(rows, as_json=json, empty="The coordinator's address book is empty: list parties in its configuration.")
     if any(party.problem or not party.reachable for party in found):
         raise typer.Exit(REFUSED)
+
+
+def _offer(table: Any) -> dict[str, Any]:
+    return {
+        "name": table.name,
+        "rows": table.rows,
+        "features": table.features,
+        "loaded_percent": table.loaded_percent,
+        "problem": table.problem,
+        "notice": table.notice,
+    }
+
+
+def _said(table: Any) -> str:
+    """A table in a few words."""
+    if table.problem:
+        return f"{table.name} (cannot be loaded)"
+    if table.loaded_percent < 100:
+        return f"{table.name} (loading, {table.loaded_percent} %)"
+    return f"{table.name} ({table.rows} × {table.features})"
 
 
 def _rows(prediction: "Prediction") -> list[dict[str, Any]]:

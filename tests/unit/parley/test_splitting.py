@@ -234,3 +234,9 @@ def test_mnist_is_split_whole():
     assert dataset.features.max() == 1
     assert np.bincount(dataset.labels[:60_000])[0] == 5923
     assert np.bincount(dataset.labels[60_000:])[0] == 980
+
+
+def test_a_file_with_semicolons_is_split_once_the_delimiter_is_named(tmp_path):
+    (tmp_path / "a.csv").write_text("a;b;label\n1;2;x\n3;4;y\n")
+    summary = split_dataset(tmp_path / "a.csv", ["left", "right"], tmp_path / "out", delimiter=";")
+    assert (summary.rows, summary.columns, summary.classes) == (2, 2, ("x", "y"))

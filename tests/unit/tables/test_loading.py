@@ -124,7 +124,7 @@ def saved(path, **arrays):
 
 REFUSED = [
     ("absent", lambda d: d / "no.csv", {}, errors.TableNotFound, "no such file"),
-    ("unknown suffix", lambda d: write(d / "a.xlsx", "x"), {}, errors.UnknownTableFormat, "csv, parquet, npz"),
+    ("unknown suffix", lambda d: write(d / "a.xlsx", "x"), {}, errors.UnknownTableFormat, "csv`, or parquet, npz"),
     ("unknown format", lambda d: a_csv(d, ROWS), {"format": "arff"}, errors.UnknownTableFormat, "arff"),
     (
         "parquet called csv",
@@ -147,7 +147,7 @@ REFUSED = [
     ("ids only", lambda d: a_csv(d, "id\n1\n"), {}, errors.TableEmpty, "0 feature columns"),
     ("empty svmlight", lambda d: write(d / "a.svm", "\n"), {}, errors.TableEmpty, "no rows"),
     ("column", lambda d: a_csv(d, ROWS), {"columns": ["height"]}, errors.ColumnMissing, "'height'.*'age'"),
-    ("id column", lambda d: a_csv(d, "a,b\n1,2\n"), {}, errors.ColumnMissing, "'id'.*id_column"),
+    ("id column", lambda d: a_csv(d, "a,b\n1,2\n"), {}, errors.ColumnMissing, "'id'.*as `id`, or write `id: .#row"),
     ("same name", lambda d: a_csv(d, "id,a,a\n1,2,3\n"), {}, errors.ColumnDuplicated, "'a'"),
     ("text", lambda d: a_csv(d, "id,a,b\n1,2,3\n\n2,x,3\n"), {}, errors.ColumnNotNumeric, "'a', line 4: 'x'"),
     ("gap", lambda d: a_csv(d, "id,a\n1,2\n2,\n"), {}, errors.FeatureMissing, "'a', line 3"),
@@ -162,9 +162,21 @@ REFUSED = [
     ("svm text", lambda d: write(d / "a.svm", "1 1:1\n1 2:x\n"), {}, errors.TableUnreadable, "line 2"),
     ("svm order", lambda d: write(d / "a.svm", "1 1:1\n1 3:1 2:1\n"), {}, errors.TableUnreadable, "line 2.*ascending"),
     ("svm nan", lambda d: write(d / "a.svm", "1 1:1\n1 2:nan\n"), {}, errors.FeatureNotFinite, "line 2"),
-    ("svm zero", lambda d: write(d / "a.svm", "1 1:1\n1 0:1\n"), {}, errors.TableUnreadable, "line 2.*zero-based"),
+    (
+        "svm zero",
+        lambda d: write(d / "a.svm", "1 1:1\n1 0:1\n"),
+        {},
+        errors.TableUnreadable,
+        "line 2.*zero_based: true",
+    ),
     ("svm wide", lambda d: write(d / "a.svm", "1 9:1\n"), {"n_features": 5}, errors.ColumnMissing, "index 9.*5"),
-    ("sparse", lambda d: same_table(d, "svm"), {"standardise": True}, tables.CannotStandardise, "dense"),
+    (
+        "sparse",
+        lambda d: same_table(d, "svm"),
+        {"standardise": True},
+        tables.CannotStandardise,
+        "Leave `standardise` out",
+    ),
 ]
 
 

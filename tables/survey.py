@@ -1,0 +1,223 @@
+"""Look through a table without keeping it: how large it is, and what a run would have to know of it.
+
+A survey is lenient where loading is strict. Words, missing values and repeated ids are counted, not refused: a
+prediction or an alignment can work with them. What nobody can work with is refused as when loading.
+"""
+
+import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.csv
+import pyarrow.parquet
+from scipy.sparse import issparse
+
+from parley.tables.databases import SqlSource
+from parley.tables.errors import FeatureNotFinite, TableEmpty, TableUnreadable
+from parley.tables.files import (
+    csv_header,
+    decompressed,
+    diagnose_csv,
+    guarded,
+    refuse_duplicates,
+    table_format,
+)
+from parley.tables.loading import ROW_NUMBER, open_source, refuse_absent_id
+
+BLOCK_BYTES = 4 << 20
+BATCH_ROWS = 1 << 16
+_COLUMN = re.compile(r"In CSV column #(\d+)")
+Progress = Callable[[float], None]
+"""Hears which share of the table has been read."""
+
+
+@dataclass(frozen=True)
+class Survey:
+    """What a table holds."""
+
+    rows: int
+    features: int
+    words: tuple[str, ...]
+    """Columns that hold something else than numbers."""
+    missing: tuple[str, ...]
+    """Columns in which some row has no value."""
+    without_id: int
+    """Rows without an id."""
+    repeated: int
+    """Rows whose id another row has too."""
+
+
+def survey(
+    source: Path | SqlSource,
+    given: str | None = None,
+    id_column: str | None = None,
+    label_column: str | None = None,
+    *,
+    n_features: int | None = None,
+    zero_based: bool = False,
+    delimiter: str = ",",
+    progress: Progress = lambda _: None,
+) -> Survey:
+    """Look through a table once.
+
+    Raises:
+        TableError: if nobody could load it, whatever is declared.
+    """
+    kind = "sql" if isinstance(source, SqlSource) else table_format(source, given)
+    if isinstance(source, SqlSource) or kind in ("npz", "svmlight"):
+        file, identity = open_source(source, given, id_column, label_column, None, n_features, zero_based, delimiter)
+        vectors = getattr(file, "vectors", {})
+        tally = _Tally(source, identity, {label_column, *vectors})
+        tally.names = file.names
+        tally.add(_columns(file, tally.features, identity), file.rows)
+    else:
+        tally = _Tally(source, id_column or "id", {label_column})
+        for batch, share in _batches(source, kind, delimiter, tally):
+            tally.add({name: batch.column(name) for name in batch.schema.names}, batch.num_rows)
+            progress(share)
+    return tally.result()
+
+
+class _Tally:
+    """What the batches so far have shown."""
+
+    def __init__(self, source: Path | SqlSource, identity: str, others: set[str | None]) -> None:
+        self._source, self.identity, self._others = source, identity, others
+        self.names: Sequence[str] = ()
+        self._rows = 0
+        self._ids: list[Any] = []
+        self._words: set[str] = set()
+        self._missing: set[str] = set()
+
+    @property
+    def features(self) -> list[str]:
+        """Columns that are neither id nor label."""
+        return [name for name in self.names if name != self.identity and name not in self._others]
+
+    def add(self, columns: dict[str, Any], rows: int) -> None:
+        """Look at some rows."""
+        self._rows += rows
+        if self.identity in columns:
+            self._ids.append(columns[self.identity])
+        for name in self.features:
+            self._look(name, columns[name])
+
+    def _look(self, name: str, column: Any) -> None:
+        if not _is_numeric(column.type):
+            self._words.add(name)
+            blank = column.null_count
+            if pa.types.is_string(column.type) or pa.types.is_large_string(column.type):
+                blank = blank or pc.any(pc.equal(pc.utf8_trim_whitespace(column), "")).as_py()
+            if blank:
+                self._missing.add(name)
+            return
+        if pa.types.is_floating(column.type) and pc.any(pc.is_inf(column)).as_py():
+            raise FeatureNotFinite(self._source, "a value is infinite", "Correct it, or drop the row", column=name)
+        nan = pa.types.is_floating(column.type) and pc.any(pc.is_nan(column)).as_py()
+        if column.null_count or nan:
+            self._missing.add(name)
+
+    def restart(self) -> None:
+        """The rows so far come again."""
+        self._rows, self._ids = 0, []
+
+    def result(self) -> Survey:
+        """All of it."""
+        if not self._rows or not self.features:
+            found = f"{self._rows} rows and {len(self.features)} feature columns"
+            raise TableEmpty(self._source, found, "A table needs one of each")
+        without, repeated = self._flaws_of_ids()
+        words = tuple(name for name in self.features if name in self._words)
+        missing = tuple(name for name in self.features if name in self._missing)
+        return Survey(self._rows, len(self.features), words, missing, without, repeated)
+
+    def _flaws_of_ids(self) -> tuple[int, int]:
+        if not self._ids:
+            return 0, 0
+        ids = pa.chunked_array([part.cast(pa.string()) for part in self._ids])
+        ids = pc.utf8_trim_whitespace(pc.fill_null(ids, ""))
+        counts = pc.value_counts(ids)
+        times, blank = counts.field("counts"), pc.equal(counts.field("values"), "")
+        without = pc.sum(times.filter(blank)).as_py() or 0
+        again = times.filter(pc.and_(pc.invert(blank), pc.greater(times, 1)))
+        return without, pc.sum(again).as_py() or 0
+
+
+def _is_numeric(kind: pa.DataType) -> bool:
+    numbers = (pa.types.is_integer, pa.types.is_floating, pa.types.is_boolean, pa.types.is_null)
+    return any(is_kind(kind) for is_kind in numbers)
+
+
+def _columns(file: Any, features: Sequence[str], identity: str) -> dict[str, Any]:
+    """The columns of a table that was read whole."""
+    found = {} if identity == ROW_NUMBER else {identity: pa.array(file.texts(identity), pa.string())}
+    if hasattr(file, "columns"):
+        return found | {name: file.columns.column(name) for name in features}
+    matrix = file.numbers(features, np.float64, missing=True)
+    if issparse(matrix):  # what is not written is 0: no value is missing
+        column = pa.array(np.zeros(1))
+        return found | dict.fromkeys(features, column)
+    return found | {name: pa.array(matrix[:, index]) for index, name in enumerate(features)}
+
+
+def _batches(path: Path, kind: str, delimiter: str, tally: _Tally) -> Iterator[tuple[pa.RecordBatch, float]]:
+    """Some rows after the other, and which share of the file has been read then."""
+    if kind == "parquet":
+        yield from _parquet(path, tally)
+        return
+    skipped, tally.names = csv_header(path, delimiter)
+    refuse_absent_id(path, tally.identity, tally.names)
+    texts = {tally.identity, *(name for name in tally.names if name not in tally.features)}
+    while True:
+        try:
+            yield from _csv(path, skipped, delimiter, tally.names, texts)
+            return
+        except pa.ArrowInvalid as refusal:
+            place = _COLUMN.search(str(refusal))
+            if place is None:
+                if "Empty CSV" in str(refusal):
+                    return
+                diagnose_csv(path, list(tally.names), (), delimiter)
+                raise TableUnreadable(path, f"the file is not valid CSV ({refusal})", "Export it again") from refusal
+            texts.add(tally.names[int(place[1])])
+            tally.restart()
+
+
+def _csv(
+    path: Path, skipped: int, delimiter: str, names: Sequence[str], texts: set[str]
+) -> Iterator[tuple[pa.RecordBatch, float]]:
+    size = max(1, path.stat().st_size)
+    with path.open("rb") as raw, decompressed(path, raw) as file:
+        reader = pa.csv.open_csv(
+            file,
+            read_options=pa.csv.ReadOptions(column_names=names, skip_rows=skipped, block_size=BLOCK_BYTES),
+            parse_options=pa.csv.ParseOptions(delimiter=delimiter),
+            convert_options=pa.csv.ConvertOptions(
+                column_types={name: pa.string() if name in texts else pa.float64() for name in names},
+                strings_can_be_null=False,
+            ),
+        )
+        while True:
+            batch = guarded(path, lambda: next(reader, None))
+            if batch is None:
+                return
+            yield batch, raw.tell() / size
+
+
+def _parquet(path: Path, tally: _Tally) -> Iterator[tuple[pa.RecordBatch, float]]:
+    try:
+        file = guarded(path, lambda: pa.parquet.ParquetFile(path))
+        tally.names = file.schema_arrow.names
+        refuse_duplicates(path, tally.names)
+        refuse_absent_id(path, tally.identity, tally.names)
+        done = 0
+        for batch in file.iter_batches(BATCH_ROWS):
+            done += batch.num_rows
+            yield batch, done / max(1, file.metadata.num_rows)
+    except pa.ArrowException as damage:
+        raise TableUnreadable(path, f"the file is damaged ({damage})", "Copy it again") from damage
