@@ -199,7 +199,7 @@ class _Routes:
 
     async def card_json(self, request: Request) -> Response:
         card = await self._card(request)
-        return _json(card, headers={"content-disposition": f'attachment; filename="{card["run"]["id"]}.json"'})
+        return _json(card, headers={"content-disposition": f'attachment; filename="{card["run"]["run_id"]}.json"'})
 
     async def _card(self, request: Request) -> dict[str, Any]:
         run = await self._desk.run(_run(request))

@@ -34,10 +34,10 @@ def make_card(
     newest = measured(None, run.metrics)
     known = {party.name: party for party in parties}
     return {
-        "card": 1,
+        "card": 2,
         "written": datetime.now(UTC).isoformat(timespec="seconds"),
         "run": {
-            "id": run.run_id,
+            "run_id": run.run_id,
             "name": run.name,
             "algorithm": run.algorithm,
             "state": run.state,

@@ -94,6 +94,6 @@ def _rows(case: str, traces: list[Trace], targets: tuple[float, ...]) -> list[di
         rows.append({"case": case, "metric": f"rounds to {NAMES[target]}", "ours": ours, "paper": None})
     accuracy = float(np.median([trace.metrics["test accuracy"] for trace in traces]))
     rows.append({"case": case, "metric": "accuracy", "ours": accuracy, "paper": PAPER_ACCURACY})
-    sent = [trace.metrics["peer bytes"] + trace.metrics["bytes"] for trace in traces]
+    sent = [trace.metrics["bytes"] for trace in traces]
     rows.append({"case": case, "metric": "bytes", "ours": float(np.median(sent)), "paper": None})
     return rows

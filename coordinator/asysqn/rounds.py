@@ -187,7 +187,11 @@ def evaluate(problem: Problem, k: int | None, total: Vector, observer: Observer)
     value = objective(problem.loss, theta[trained], labels[trained], problem.regularisation, squared_norm)
     done = problem.rounds if k is None else k
     problem.watch = observe(problem.watch, rounds=done, value=value)
-    metrics = {"objective": value, "sub-optimality": value - problem.watch.optimum, **party_progress(problem)}
+    metrics = {"objective": value, **party_progress(problem)}
+    if problem.watch.optimum is not None:
+        metrics["sub-optimality"] = value - problem.watch.optimum
+    if _are_classes(problem.labels):
+        metrics["training accuracy"] = accuracy(theta[trained], labels[trained])
     for target, reached in problem.watch.reached.items():
         metrics[f"rounds to {target:g}"] = float(reached)
     if len(labels) > problem.trained:
@@ -215,9 +219,13 @@ def party_progress(problem: Problem) -> dict[str, float]:
 
 def _held_out(problem: Problem, theta: Vector, labels: Vector) -> dict[str, float]:
     loss = float(np.mean(problem.loss.value(theta, labels)))
-    if set(np.unique(problem.labels)) <= {-1.0, 1.0}:
+    if _are_classes(problem.labels):
         return {"test loss": loss, "test accuracy": accuracy(theta, labels)}
     return {"test loss": loss, "test r2": 1.0 - float(np.mean((theta - labels) ** 2)) / float(np.var(labels))}
+
+
+def _are_classes(labels: Vector) -> bool:
+    return set(np.unique(labels)) <= {-1.0, 1.0}
 
 
 def _outcome(problem: Problem, rows: RowsName, theta: Vector) -> Outcome:

@@ -73,8 +73,8 @@ class Watch:
 
     targets: tuple[float, ...] = ()
     """Sub-optimalities f − f* to wait for, or plain objective values where no optimum is known."""
-    optimum: float = 0.0
-    """f*, where it is known."""
+    optimum: float | None = None
+    """f*, where it is known; targets count from 0 otherwise."""
     rounds: int = 0
     """Aggregation calls by any party, at the last look."""
     value: float = float("inf")
@@ -101,7 +101,7 @@ def observe(watch: Watch, *, rounds: int, value: float, tolerance: float = 0.0) 
     if not np.isfinite(value):
         raise ObjectiveNotFinite(f"the objective at round {rounds} is not finite; stop the run and lower the step")
     fell = value < watch.best - tolerance
-    newly = {t: rounds for t in watch.targets if t not in watch.reached and value - watch.optimum <= t}
+    newly = {t: rounds for t in watch.targets if t not in watch.reached and value - (watch.optimum or 0.0) <= t}
     return replace(
         watch,
         rounds=rounds,

@@ -367,9 +367,21 @@ def _imported(
             f"{factory!r} keeps state in buffers (such as batch normalisation): a model must be a function "
             "of its weights and features alone, so use layer or group normalisation."
         )
+    if any(_is_random(part) for part in module.modules()):
+        raise ModelImportRefused(
+            f"{factory!r} drops values at random: a run must give the same bits when it is resumed, and "
+            "hyper-gradients are taken through one network, so leave dropout out (or set it to 0) and regularise by "
+            "the run's spec."
+        )
     module = module.to(dtype).eval()
     parameters = tuple(_parameter_like(name, tensor) for name, tensor in module.named_parameters())
     return ImportedModel(features, out, parameters, dtype, module=module)
+
+
+def _is_random(part: torch.nn.Module) -> bool:
+    """Whether a layer draws random numbers in training: dropout of its own, inside attention or a recurrent layer."""
+    rate = part.p if isinstance(part, torch.nn.modules.dropout._DropoutNd) else getattr(part, "dropout", 0.0)
+    return isinstance(part, torch.nn.RReLU) or (isinstance(rate, float | int) and rate > 0)
 
 
 def _layer(name: str, weight: tuple[int, ...], fan_in: int, gain: float) -> tuple[Parameter, Parameter]:

@@ -75,8 +75,8 @@ class AsysqnSpec(AlgorithmSettings):
     """Settings of the asynchronous schedule."""
     target: float | None = Field(default=None, gt=0)
     """End the run once the objective is within this of `optimum`; null makes all `steps`."""
-    optimum: float = 0.0
-    """f*, where it is known."""
+    optimum: float | None = None
+    """f*, where it is known: how far the run is from it is then told. `target` counts from 0 without it."""
     watch_rows: int | None = Field(default=None, ge=1)
     """Training rows, fixed by the seed, on which the objective is watched; null takes all."""
     turn_seconds: float = Field(default=0.0, ge=0, le=3600)

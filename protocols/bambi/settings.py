@@ -6,7 +6,7 @@ from pydantic import Field, model_validator
 
 from parley.spec.algorithms import AlgorithmSettings, Layout
 from parley.spec.protection import ProtectionSpec
-from parley.spec.section import Section
+from parley.spec.section import Section, Widths
 
 
 class ModelSpec(Section):
@@ -14,7 +14,7 @@ class ModelSpec(Section):
 
     kind: Literal["identity", "linear", "mlp", "cnn", "import"] = "mlp"
     """`identity` hands features on; `import` takes `factory`, if the party's policy allows it."""
-    hidden: tuple[int, ...] | None = Field(default=None, max_length=16)
+    hidden: Widths | None = Field(default=None, max_length=16)
     """Widths of the hidden layers (mlp, 64 if left out), or channels of the two convolutions (cnn)."""
     out: int = Field(default=32, ge=1, le=65536)
     """Width of the embedding."""

@@ -7,7 +7,7 @@ from pydantic import Field, field_validator, model_validator
 
 from parley.spec.algorithms import AlgorithmSettings, Layout
 from parley.spec.protection import ProtectionSpec
-from parley.spec.section import Section
+from parley.spec.section import Section, Widths
 
 TableName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$")]
 
@@ -25,7 +25,7 @@ class CleaningSpec(Section):
     """A table of each party to judge the model on; only the parties' sum of mistakes is seen."""
     truth: TableName | None = None
     """A table of each party with the right labels, where they are known: tells how well wrong ones are found."""
-    hidden: tuple[int, ...] = Field(default=(), max_length=8)
+    hidden: Widths = Field(default=(), max_length=8)
     """Widths of hidden layers; none for softmax regression."""
     regularisation: float = Field(default=1e-3, gt=0, le=1e3)
     """L2 coefficient of the model."""

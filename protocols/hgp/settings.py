@@ -7,7 +7,7 @@ from pydantic import Field, field_validator, model_validator
 from parley.protocols.decentralised.settings import NetworkSpec, class_names
 from parley.spec.algorithms import AlgorithmSettings, Layout
 from parley.spec.protection import ProtectionSpec
-from parley.spec.section import Section
+from parley.spec.section import Section, Widths
 
 TwoClasses = Annotated[tuple[str, ...], Field(min_length=2, max_length=2)]
 MOST_STEPS = 10_000_000
@@ -50,7 +50,7 @@ class PersonalisationSpec(Section):
     """A class mask, a mixture of shared models, one shared model, or no communication at all."""
     classes: tuple[str, ...] = Field(min_length=2, max_length=10_000)
     """Every class as the label columns write it; a party need not have rows of each."""
-    hidden: tuple[int, ...] = Field(default=(), max_length=8)
+    hidden: Widths = Field(default=(), max_length=8)
     """Widths of hidden layers; none for softmax regression."""
     components: int = Field(default=3, ge=2, le=64)
     """Shared models that hgp_mtl mixes."""

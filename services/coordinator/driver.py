@@ -64,6 +64,7 @@ class RunDriver:
         self._refusal: BudgetExhausted | None = None
         self._goes_on = self._spec.train.works_unattended
         self._totals = RunTotals()
+        self._peer_bytes = 0
         self._privacy: RunPrivacy | None = None
 
     @property
@@ -218,7 +219,7 @@ class RunDriver:
 
     async def _rounds(self, session: Session, program: Program, done: int) -> None:
         releases = NumberRanges()  # a set would grow with every step
-        base, started = self._totals, time.monotonic()
+        base, started, self._peer_bytes = self._totals, time.monotonic(), 0
         rounds = program.rounds(done, self._reports.append)
         current = await self._compute(next, rounds)
         while True:
@@ -235,7 +236,7 @@ class RunDriver:
                 releases.add(current.label_release)
             self._totals = RunTotals(
                 rounds=base.rounds + traffic.rounds,
-                bytes=base.bytes + traffic.sent_bytes + traffic.received_bytes,
+                bytes=base.bytes + traffic.sent_bytes + traffic.received_bytes + self._peer_bytes,
                 label_releases=base.label_releases + len(releases),
                 seconds=base.seconds + time.monotonic() - started,
             )
@@ -259,6 +260,7 @@ class RunDriver:
         self._reports.clear()
         for report in reports:
             self._step = report.k
+            self._count_peer_bytes(report)
             evaluated = any(name.startswith(("test ", "validation ")) for name in report.metrics)
             now = time.monotonic()
             if evaluated or now - self._written >= PROGRESS_SECONDS:
@@ -276,7 +278,15 @@ class RunDriver:
             self._privacy = spent
             await self._note(spent, f"labels have cost epsilon {spent.epsilon:.6g}, the budget is {spent.budget:.6g}")
 
+    def _count_peer_bytes(self, report: Report) -> None:
+        """What parties sent to each other has crossed as well."""
+        sent = int(report.metrics.get("peer bytes", self._peer_bytes))
+        self._totals = replace(self._totals, bytes=self._totals.bytes + sent - self._peer_bytes)
+        self._peer_bytes = sent
+
     async def _note(self, body: Body, message: str, **changes: Any) -> None:
+        if "step" in changes:  # asynchronous parties make a few calls more than were asked for
+            changes["step"] = min(changes["step"], self._record.steps)
         change = functools.partial(self._registry.change, self.run_id, body, message, **changes)
         writing = asyncio.ensure_future(asyncio.to_thread(change))
         try:

@@ -10,14 +10,22 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from parley.client import Federation, RequestRefused, Run, connect
-    from parley.estimator import FederatedClassifier
+    from parley.estimator import FederatedClassifier, FederatedRegressor
     from parley.local import LocalFederation
 
-__all__ = ["FederatedClassifier", "Federation", "LocalFederation", "RequestRefused", "Run", "connect"]
+__all__ = [
+    "FederatedClassifier",
+    "FederatedRegressor",
+    "Federation",
+    "LocalFederation",
+    "RequestRefused",
+    "Run",
+    "connect",
+]
 
 _HOMES = dict.fromkeys(("Federation", "RequestRefused", "Run", "connect"), "parley.client")
 _HOMES["LocalFederation"] = "parley.local"
-_HOMES["FederatedClassifier"] = "parley.estimator"
+_HOMES |= dict.fromkeys(("FederatedClassifier", "FederatedRegressor"), "parley.estimator")
 
 
 def __getattr__(name: str) -> Any:

@@ -1,7 +1,7 @@
 """The Python client: connect to a coordinator, start runs, watch them, predict."""
 
 import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 CALL_SECONDS = 60.0
 OPENING = {"StartRun": 180.0, "ResumeRun": 180.0}
 """Deadlines of calls that wait for every party to load its tables, which may take 120 s there."""
+Ids = str | int | Iterable[str | int]
+"""Rows by id: one, or any number of them."""
 ENDED = frozenset({"COMPLETED", "FAILED", "CANCELLED", "BUDGET_EXHAUSTED"})
 """States in which nothing happens any more."""
 
@@ -194,9 +196,12 @@ class Run:
         self._message = self._federation.call("ResumeRun", run_service_pb2.ResumeRunRequest(run_id=self.run_id)).run
         return self
 
-    def predict(self, table: str = "", ids: Sequence[str] = ()) -> Prediction:
-        """Predict rows of a table that every party holds."""
-        request = run_service_pb2.PredictRequest(run_id=self.run_id, table=table, ids=ids)
+    def predict(self, table: str = "", ids: Ids | None = None) -> Prediction:
+        """Predict rows of a table that every party holds: all of them, or those that `ids` names, one or many."""
+        wanted = None if ids is None else row_ids(ids)
+        if wanted == []:
+            return Prediction([], np.empty((0, 0)), [])
+        request = run_service_pb2.PredictRequest(run_id=self.run_id, table=table, ids=wanted)
         names: list[str] = []
         pages: list[NDArray[Any]] = []
         classes: list[str] = []
@@ -231,14 +236,13 @@ class Federation:
 
     def start(self, spec: str | Path, request_id: str | None = None) -> Run:
         """Start a run from a spec: YAML text, or the path of a file."""
-        text = spec.read_text() if isinstance(spec, Path) else spec
-        request = run_service_pb2.StartRunRequest(request_id=request_id or uuid.uuid4().hex, spec_yaml=text)
+        request = run_service_pb2.StartRunRequest(request_id=request_id or uuid.uuid4().hex, spec_yaml=spec_text(spec))
         return Run(self, self.call("StartRun", request).run)
 
     def check(self, spec: str | Path) -> list[run_pb2.SpecProblem]:
-        """Every mistake of a spec."""
-        text = spec.read_text() if isinstance(spec, Path) else spec
-        return list(self.call("CheckSpec", run_service_pb2.CheckSpecRequest(spec_yaml=text)).problems)
+        """Every mistake of a spec: YAML text, or the path of a file."""
+        request = run_service_pb2.CheckSpecRequest(spec_yaml=spec_text(spec))
+        return list(self.call("CheckSpec", request).problems)
 
     def run(self, run_id: str) -> Run:
         """A run by its id."""
@@ -302,6 +306,30 @@ class Federation:
 def connect(address: str, identity: str | Path, coordinator: str = "coordinator") -> Federation:
     """Connect to the coordinator at `address` with the client certificate in `identity`."""
     return Federation(address, Path(identity), coordinator)
+
+
+def row_ids(ids: Ids) -> list[str]:
+    """Ids as tables spell them; one alone is one id, not a sequence of letters."""
+    several = [ids] if isinstance(ids, (str, int, float, np.generic)) else ids
+    return [_row_id(identity) for identity in several]
+
+
+def _row_id(identity: Any) -> str:
+    plain = identity.item() if isinstance(identity, np.generic) else identity
+    if isinstance(plain, float) and plain.is_integer():
+        plain = int(plain)
+    if isinstance(plain, bool) or not isinstance(plain, (str, int)):
+        raise TypeError(f"an id is text or a whole number, not {type(plain).__name__} {plain!r:.40}")
+    return str(plain)
+
+
+def spec_text(spec: str | Path) -> str:
+    """The text of a spec that is given as text, as a path, or as the name of a file."""
+    if isinstance(spec, str):
+        is_name = "\n" not in spec and (spec.endswith((".yaml", ".yml")) or ("{" not in spec and Path(spec).is_file()))
+        if not is_name:
+            return spec
+    return Path(spec).read_text(encoding="utf-8")
 
 
 def _refused(error: Any) -> RequestRefused:

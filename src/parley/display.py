@@ -1,5 +1,6 @@
 """What the command prints: tables, and the same rows as JSON."""
 
+import io
 import json
 import math
 from collections.abc import Mapping, Sequence
@@ -12,6 +13,7 @@ from rich.table import Table
 
 console = Console()
 errors = Console(stderr=True)
+WIDEST = 1 << 16
 
 
 def show(rows: Sequence[Mapping[str, Any]], *, as_json: bool, title: str | None = None, empty: str = "nothing") -> None:
@@ -22,7 +24,18 @@ def show(rows: Sequence[Mapping[str, Any]], *, as_json: bool, title: str | None 
     if not rows:
         console.print(escape(empty))
         return
-    console.print(table_of(rows, title))
+    print_table(table_of(rows, title))
+
+
+def print_table(table: Table) -> None:
+    """Print a table as wide as it is where a program reads it; people get it as wide as their terminal."""
+    if console.is_terminal:
+        console.print(table)
+        return
+    wide = Console(file=io.StringIO(), width=WIDEST, color_system=None)
+    with wide.capture() as written:
+        wide.print(table)
+    console.file.writelines(f"{line.rstrip()}\n" for line in written.get().splitlines())
 
 
 def show_fields(fields: Mapping[str, Any], *, as_json: bool) -> None:
@@ -36,15 +49,16 @@ def show_fields(fields: Mapping[str, Any], *, as_json: bool) -> None:
     for name, value in fields.items():
         if value not in (None, "", [], {}):
             grid.add_row(escape(name), escape(text(value)))
-    console.print(grid)
+    print_table(grid)
 
 
 def table_of(rows: Sequence[Mapping[str, Any]], title: str | None = None) -> Table:
     """Rows as a table; numbers are aligned to the right."""
     table = Table(title=title, title_justify="left", header_style="bold", box=box.SIMPLE_HEAD)
-    for name in rows[0]:
+    for index, name in enumerate(rows[0]):
         numeric = all(_is_number(row[name]) or row[name] in (None, "") for row in rows)
-        table.add_column(escape(name), justify="right" if numeric else "left", overflow="fold")
+        # What a row is called is copied and searched for: it stays in one piece.
+        table.add_column(escape(name), justify="right" if numeric else "left", overflow="fold", no_wrap=index == 0)
     for row in rows:
         table.add_row(*(escape(text(value)) for value in row.values()))
     return table
@@ -71,7 +85,12 @@ def text(value: Any) -> str:
 
 def print_json(value: Any) -> None:
     """Print JSON and nothing else, so that a program can read it."""
-    console.file.write(json.dumps(finite(value), indent=2, ensure_ascii=False, default=str) + "\n")
+    console.file.write(json_text(value))
+
+
+def json_text(value: Any) -> str:
+    """A value as JSON, for a file or a program."""
+    return json.dumps(finite(value), indent=2, ensure_ascii=False, default=str) + "\n"
 
 
 def finite(value: Any) -> Any:

@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import yaml
 
+from parley.configurations import is_coordinators
 from parley.doctor import Check, broken, certificate, noticed, ok, port, reaches, told, warning, writable
 from parley.services.wire.configuration import ConfigInvalid, load_config
 from parley.services.wire.table_sources import TableSource
@@ -20,12 +20,7 @@ if TYPE_CHECKING:
 
 def configuration(path: Path) -> Iterator[Check]:
     """Check a party's or a coordinator's configuration; which of them it is, its fields tell."""
-    try:
-        fields = yaml.safe_load(path.read_text())
-    except (OSError, yaml.YAMLError, UnicodeDecodeError) as error:
-        yield broken("configuration", f"{path} cannot be read ({' '.join(str(error).split())[:200]})", "correct it")
-        return
-    yield from _coordinator(path) if isinstance(fields, dict) and "parties" in fields else _party(path)
+    yield from _coordinator(path) if is_coordinators(path) else _party(path)
 
 
 def _mistakes(invalid: ConfigInvalid) -> Iterator[Check]:

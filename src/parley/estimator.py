@@ -1,4 +1,4 @@
-"""A scikit-learn estimator on a federation of local parties, for whoever wants to try before deploying.
+"""scikit-learn estimators on a federation of local parties, for whoever wants to try before deploying.
 
 >>> from sklearn.datasets import load_breast_cancer
 >>> X, y = load_breast_cancer(return_X_y=True)
@@ -13,6 +13,7 @@ real coordinator and real parties, which talk gRPC over mutual TLS under the def
 import tempfile
 import weakref
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, Self
@@ -20,7 +21,7 @@ from typing import Any, Literal, Self
 import numpy as np
 import yaml
 from numpy.typing import NDArray
-from sklearn.base import BaseEstimator, ClassifierMixin
+from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
 from sklearn.utils import check_random_state
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, validate_data
@@ -46,61 +47,36 @@ class NotPortable(TypeError):
     """A model that lives in running processes cannot be pickled."""
 
 
-class FederatedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
-    """A classifier whose columns are spread over parties: BAMBI learns an embedding at each and one model on top.
+class _FederatedEstimator(BaseEstimator):  # type: ignore[misc]
+    """A model whose columns are spread over parties: BAMBI learns an embedding at each and one model on top.
 
     Parameters are those of scikit-learn's convention: set by `__init__`, read by `get_params`, used by `fit`.
     """
 
+    parties: int
+    hidden: int | Sequence[int]
+    embedding: int
+    steps: int
+    regularisation: float
+    engine: Literal["processes", "in_process"]
+    random_state: Any
     _federation: LocalFederation | None = None
     _client: Federation | None = None
     _finaliser: Any = None
     _run: Run
 
-    def __init__(
-        self,
-        parties: int = 3,
-        *,
-        hidden: Sequence[int] = (32,),
-        embedding: int = 8,
-        steps: int = 20,
-        regularisation: float = 0.003,
-        epsilon: float | None = 3.0,
-        engine: Literal["processes", "in_process"] = "processes",
-        random_state: Any = None,
-    ) -> None:
-        """`epsilon` protects every label (None sends exact gradients); `steps` are upper iterations.
-
-        With fewer columns than `parties`, each column has a party of its own. `random_state` seeds the split and the
-        networks, never the noise: with `epsilon` set, two fits differ.
-        """
-        self.parties = parties
-        self.hidden = hidden
-        self.embedding = embedding
-        self.steps = steps
-        self.regularisation = regularisation
-        self.epsilon = epsilon
-        self.engine = engine
-        self.random_state = random_state
-
-    def fit(self, X: Any, y: Any) -> Self:
-        """Deal X's columns out to the parties and train."""
-        X, y = validate_data(self, X, y, dtype=np.float64, ensure_min_samples=2)
-        check_classification_targets(y)
+    def _train(self, X: NDArray[np.float64], labels: Labels) -> None:
+        """Deal X's columns out to the parties and train on labels under row numbers."""
         self._check_parameters(X)
-        self.classes_, values = np.unique(y, return_inverse=True)
-        if len(self.classes_) < 2:
-            raise ValueError(f"y has one class, {self.classes_[0]!r}: a classifier needs two")
         self.columns_ = np.array_split(np.arange(X.shape[1]), min(self.parties, X.shape[1]))
         spec = self._spec(int(check_random_state(self.random_state).randint(2**31 - 1)))
         if self.engine == "in_process":
-            self._fit_here(spec, X, values)
+            self._fit_here(spec, X, labels)
         else:
-            self._fit_in_processes(spec, X, values)
-        return self
+            self._fit_in_processes(spec, X, labels)
 
-    def predict_proba(self, X: Any) -> NDArray[np.float64]:
-        """Probability of each class, in the order of `classes_`."""
+    def _scores(self, X: Any) -> NDArray[np.float64]:
+        """What the trained federation answers: (rows, outputs)."""
         check_is_fitted(self)
         X = validate_data(self, X, dtype=np.float64, reset=False)
         if self.engine == "in_process":
@@ -110,12 +86,6 @@ class FederatedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             raise FederationClosed("the parties that hold the model have been stopped: fit again")
         self._deal(ROWS, X)
         return np.asarray(self._run.predict(ROWS).scores, dtype=np.float64)
-
-    def predict(self, X: Any) -> NDArray[Any]:
-        """The most probable class of each row."""
-        scores = self.predict_proba(X)
-        chosen: NDArray[Any] = self.classes_[scores.argmax(axis=1)]
-        return chosen
 
     def close(self) -> None:
         """Stop the parties; what they have learnt is gone with them."""
@@ -148,8 +118,8 @@ class FederatedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     def _spec(self, seed: int) -> str:
         """The run: embeddings and classifier learn from all rows; whoever evaluates holds rows back themselves."""
-        names = _names(len(self.columns_))
-        labels = {"mechanism": "off"} if self.epsilon is None else {"mechanism": "once", "epsilon": self.epsilon}
+        names, hidden = _names(len(self.columns_)), self.hidden
+        loss, labels = self._objective()
         content = {
             "name": "estimator",
             "seed": seed,
@@ -159,8 +129,9 @@ class FederatedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             "split": {"lower": 1.0, "upper": "lower", "test": 0},
             "train": {
                 "algorithm": "bambi",
+                "loss": loss,
                 "regularisation": self.regularisation,
-                "model": {"kind": "mlp", "hidden": [int(width) for width in self.hidden], "out": self.embedding},
+                "model": {"kind": "mlp", "hidden": _widths(hidden), "out": self.embedding},
                 "upper": {"steps": self.steps, "batch": None, "optimiser": {"kind": "adam", "step": 0.01}},
                 "lower": {"warmup_steps": 2},
                 "implicit": {"rounds": 4, "newton_rounds": 4},
@@ -171,24 +142,27 @@ class FederatedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         }
         return yaml.safe_dump(content)
 
-    def _fit_here(self, text: str, X: NDArray[np.float64], values: NDArray[np.intp]) -> None:
+    def _objective(self) -> tuple[str, dict[str, Any]]:
+        """The loss, and how the labels are protected."""
+        raise NotImplementedError
+
+    def _fit_here(self, text: str, X: NDArray[np.float64], labels: Labels) -> None:
         spec = parse_spec(text)
         declared, tables = Declared(scale=SCALE), []
         for index, columns in enumerate(self.columns_):
             table = _table(X[:, columns])
             tables.append(apply(fit(declared, table, training_rows(spec, index, len(table))), table))
-        names = tuple(str(index) for index in range(len(self.classes_)))
-        run = train_tables(spec, tables, Labels(tables[0].ids, values.astype(np.int64), names))
+        run = train_tables(spec, tables, replace(labels, ids=tables[0].ids))
         self._tables = [_without_rows(table) for table in tables]
         self._predict, self.metrics_ = run.predict, run.metrics
 
-    def _fit_in_processes(self, text: str, X: NDArray[np.float64], values: NDArray[np.intp]) -> None:
+    def _fit_in_processes(self, text: str, X: NDArray[np.float64], labels: Labels) -> None:
         if self._federation is not None and list(self._federation.tables) != _names(len(self.columns_)):
             self.close()
         if self._federation is None:
             self._directory = Path(tempfile.mkdtemp(prefix="parley-estimator-"))
         self._deal(TRAIN, X)
-        _save(self._directory / "labels.npz", label=values)
+        _save(self._directory / "labels.npz", label=labels.values)
         client = self._client or self._open()
         self._run = client.start(text)
         self.metrics_ = self._run.result()
@@ -222,6 +196,115 @@ class FederatedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             _save(self._directory / f"{name}-{table}.npz", x=X[:, columns])
 
 
+class FederatedClassifier(ClassifierMixin, _FederatedEstimator):  # type: ignore[misc]
+    """A classifier whose columns are spread over parties: BAMBI learns an embedding at each and one model on top."""
+
+    def __init__(
+        self,
+        parties: int = 3,
+        *,
+        hidden: int | Sequence[int] = (32,),
+        embedding: int = 8,
+        steps: int = 20,
+        regularisation: float = 0.003,
+        epsilon: float | None = 3.0,
+        engine: Literal["processes", "in_process"] = "processes",
+        random_state: Any = None,
+    ) -> None:
+        """`epsilon` protects every label (None sends exact gradients); `steps` are upper iterations.
+
+        With fewer columns than `parties`, each column has a party of its own. `random_state` seeds the split and the
+        networks, never the noise: with `epsilon` set, two fits differ.
+        """
+        self.parties = parties
+        self.hidden = hidden
+        self.embedding = embedding
+        self.steps = steps
+        self.regularisation = regularisation
+        self.epsilon = epsilon
+        self.engine = engine
+        self.random_state = random_state
+
+    def fit(self, X: Any, y: Any) -> Self:
+        """Deal X's columns out to the parties and train."""
+        X, y = validate_data(self, X, y, dtype=np.float64, ensure_min_samples=2)
+        check_classification_targets(y)
+        self._check_parameters(X)
+        self.classes_, values = np.unique(y, return_inverse=True)
+        if len(self.classes_) < 2:
+            raise ValueError(f"y has one class, {self.classes_[0]!r}: a classifier needs two")
+        names = tuple(str(index) for index in range(len(self.classes_)))
+        self._train(X, Labels(_row_numbers(len(X)), values.astype(np.int64), names))
+        return self
+
+    def predict_proba(self, X: Any) -> NDArray[np.float64]:
+        """Probability of each class, in the order of `classes_`."""
+        return self._scores(X)
+
+    def predict(self, X: Any) -> NDArray[Any]:
+        """The most probable class of each row."""
+        scores = self.predict_proba(X)
+        chosen: NDArray[Any] = self.classes_[scores.argmax(axis=1)]
+        return chosen
+
+    def _objective(self) -> tuple[str, dict[str, Any]]:
+        if self.epsilon is None:
+            return "softmax", {"mechanism": "off"}
+        return "softmax", {"mechanism": "once", "epsilon": self.epsilon}
+
+
+class FederatedRegressor(RegressorMixin, _FederatedEstimator):  # type: ignore[misc]
+    """A regression whose columns are spread over parties: BAMBI learns an embedding at each and one model on top.
+
+    Label privacy covers classes, not numbers: the parties get exact gradients and can compute residuals from them. Use
+    it where the parties may know the targets.
+    """
+
+    def __init__(
+        self,
+        parties: int = 3,
+        *,
+        hidden: int | Sequence[int] = (32,),
+        embedding: int = 8,
+        steps: int = 20,
+        regularisation: float = 0.1,
+        engine: Literal["processes", "in_process"] = "processes",
+        random_state: Any = None,
+    ) -> None:
+        """As those of `FederatedClassifier`, without `epsilon`; numbers bear more `regularisation` than classes."""
+        self.parties = parties
+        self.hidden = hidden
+        self.embedding = embedding
+        self.steps = steps
+        self.regularisation = regularisation
+        self.engine = engine
+        self.random_state = random_state
+
+    def fit(self, X: Any, y: Any) -> Self:
+        """Deal X's columns out to the parties and train on targets of mean 0 and deviation 1."""
+        X, y = validate_data(self, X, y, dtype=np.float64, y_numeric=True, ensure_min_samples=2)
+        y = np.asarray(y, dtype=np.float64)
+        self.mean_, self.scale_ = float(y.mean()), float(y.std()) or 1.0
+        self._train(X, Labels(_row_numbers(len(X)), (y - self.mean_) / self.scale_, ()))
+        return self
+
+    def predict(self, X: Any) -> NDArray[np.float64]:
+        """The expected target of each row."""
+        scores = self._scores(X)
+        return self.mean_ + self.scale_ * scores[:, 0]
+
+    def _objective(self) -> tuple[str, dict[str, Any]]:
+        return "squared", {"mechanism": "off"}
+
+
+def _widths(hidden: int | Sequence[int]) -> list[int]:
+    return [int(hidden)] if isinstance(hidden, (int, np.integer)) else [int(width) for width in hidden]
+
+
+def _row_numbers(rows: int) -> NDArray[np.str_]:
+    return np.array([str(row) for row in range(rows)])
+
+
 def _names(count: int) -> list[str]:
     return [f"party-{index}" for index in range(count)]
 
@@ -229,8 +312,7 @@ def _names(count: int) -> list[str]:
 def _table(features: NDArray[np.float64]) -> Table:
     """As a party loads it from its file."""
     rows, width = features.shape
-    ids = np.array([str(row) for row in range(rows)])
-    return Table(ids, np.ascontiguousarray(features), [str(index) for index in range(width)], TRAIN)
+    return Table(_row_numbers(rows), np.ascontiguousarray(features), [str(index) for index in range(width)], TRAIN)
 
 
 def _without_rows(table: Table) -> Table:

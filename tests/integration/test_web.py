@@ -275,7 +275,7 @@ def test_the_command_writes_the_same_card(page, watched, tmp_path):
     run_id = start(page, spec()).json()["run_id"]
     until_ended(page, run_id)
     where = ["--address", watched.addresses["coordinator"], "--identity", str(watched.identity("client"))]
-    files = ["--html", str(tmp_path / "card.html"), "--json", str(tmp_path / "card.json")]
+    files = ["--out", str(tmp_path / "card.html"), "--out", str(tmp_path / "card.json")]
     outcome = CliRunner().invoke(app, ["run", "card", run_id, *where, *files])
     assert outcome.exit_code == 0, outcome.output
     written, shown = json.loads((tmp_path / "card.json").read_text()), page.get(f"/api/runs/{run_id}/card.json").json()

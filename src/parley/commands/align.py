@@ -11,7 +11,7 @@ import typer
 
 from parley.commands.options import Address, Coordinator, Identity, Json, dial
 from parley.commands.refusals import Refused
-from parley.display import console, errors, print_json, table_of
+from parley.display import console, errors, print_json, print_table, table_of
 
 if TYPE_CHECKING:
     from parley.client import Alignment
@@ -73,7 +73,7 @@ def align(
         print_json({"name": result.name, "matched": result.matched, "id_digest": result.id_digest} | _tables(result))
         return
     rows = [{**held, "matched": result.matched} for held in _tables(result)["tables"]]
-    console.print(table_of(rows, f"{result.matched} rows are common, stored as {result.name}"))
+    print_table(table_of(rows, f"{result.matched} rows are common, stored as {result.name}"))
     console.print(f"ids sha256 {result.id_digest[:16]}…", highlight=False)
     console.print(f"Next: write [bold]alignment: {result.name}[/bold] into the spec, then parley run start spec.yaml")
 

@@ -5,8 +5,8 @@ from typing import Annotated
 
 import typer
 
-from parley.commands.options import Address, Coordinator, Identity, RunId, dial
-from parley.display import print_json, show_fields
+from parley.commands.options import Address, Coordinator, Identity, Json, RunId, dial
+from parley.display import json_text, print_json, show_fields
 
 
 def card(
@@ -14,27 +14,29 @@ def card(
     address: Address,
     identity: Identity,
     coordinator: Coordinator = "coordinator",
-    html: Annotated[Path | None, typer.Option(help="Write the card as a page.", dir_okay=False)] = None,
-    json: Annotated[str | None, typer.Option(help="Write the card as JSON; - prints it.", metavar="FILE")] = None,
+    out: Annotated[
+        list[Path] | None,
+        typer.Option(help="Write the card to a .html or .json file; may be given twice.", dir_okay=False),
+    ] = None,
+    json: Json = False,
 ) -> None:
     """Write a run's model card: spec, data digests, metrics, privacy report, parties, versions, what crossed.
 
     Waits until the run has ended.
 
-    Example: [bold]parley run card digits-1a2b3c4d --html card.html --json card.json[/bold]
+    Example: [bold]parley run card digits-1a2b3c4d --out card.html --out card.json[/bold]
     """
     from parley.model_card import card_html, model_card
 
+    for path in out or ():
+        if path.suffix not in (".html", ".json"):
+            raise typer.BadParameter(f"{path}: name a file that ends in .html or .json", param_hint="--out")
     with dial(address, identity, coordinator) as federation:
         found = model_card(federation, federation.run(run))
-    if html is not None:
-        html.write_text(card_html(found))
-    if json == "-":
+    for path in out or ():
+        path.write_text(card_html(found) if path.suffix == ".html" else json_text(found), encoding="utf-8")
+    if json:
         print_json(found)
         return
-    if json is not None:
-        import json as json_format
-
-        Path(json).write_text(json_format.dumps(found, indent=2, ensure_ascii=False) + "\n")
     summary = {**found["run"], "ε": found["privacy"]["epsilon"], **found["metrics"], **found["crossed"]["totals"]}
     show_fields(summary, as_json=False)

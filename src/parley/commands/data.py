@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from parley.commands.options import Force, Json
-from parley.display import console, print_json, table_of
+from parley.display import print_json, print_table, table_of
 
 app = typer.Typer(no_args_is_help=True, help="Prepare data.")
 
@@ -89,7 +89,7 @@ def split(
     kind = f"{len(summary.classes)} classes" if summary.classes else summary.kind
     title = f"{summary.source}: {summary.rows} rows, {summary.columns} columns, {kind}"
     shown = ("holder", "file", "content", "rows", "columns", "image")
-    console.print(table_of([{name: row[name] for name in shown} for row in summary.table()], title))
+    print_table(table_of([{name: row[name] for name in shown} for row in summary.table()], title))
 
 
 def _plain(summary: Any) -> dict[str, Any]:

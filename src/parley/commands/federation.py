@@ -8,7 +8,7 @@ import typer
 
 from parley.commands.options import Address, Coordinator, Identity, Json, RunId, dial
 from parley.commands.refusals import REFUSED, Refused
-from parley.display import console, print_json, show, table_of
+from parley.display import console, print_json, print_table, show, table_of
 
 if TYPE_CHECKING:
     from parley.client import Prediction
@@ -47,7 +47,7 @@ def predict(
     elif json:
         print_json(rows)
     elif rows:
-        console.print(table_of([_brief(row) for row in rows[:SHOWN_ROWS]]))
+        print_table(table_of([_brief(row) for row in rows[:SHOWN_ROWS]]))
         if len(rows) > SHOWN_ROWS:
             console.print(f"… and {len(rows) - SHOWN_ROWS} more rows; write all of them with --out predictions.csv")
 

@@ -8,19 +8,19 @@ import typer
 
 from parley.commands.options import AddressIfAny, Coordinator, IdentityIfAny, Json, RunId, dial
 from parley.commands.refusals import REFUSED, Refused
-from parley.display import console, print_json, show_fields, table_of
+from parley.display import console, print_json, print_table, show_fields, table_of
 
 if TYPE_CHECKING:
     from parley.client import Ledger
 
 app = typer.Typer(no_args_is_help=True, help="See what was released, and what it cost.")
 
-PARTY_PANEL = "A party's own ledger"
+PARTY_PANEL = "A ledger on this machine"
 Config = Annotated[
     Path | None,
     typer.Option(
-        help="The party's configuration file: read its own ledger where it lies, without the coordinator.",
-        metavar="PARTY.YAML",
+        help="The configuration of a party or a coordinator: read its ledger where it lies, without calling anyone.",
+        metavar="CONFIG.YAML",
         rich_help_panel=PARTY_PANEL,
     ),
 ]
@@ -58,7 +58,7 @@ def show(
         print_json({"entries": entries, "report": report})
         return
     if entries:
-        console.print(table_of([_brief(entry) for entry in entries]))
+        print_table(table_of([_brief(entry) for entry in entries]))
     else:
         console.print("Nothing has been released yet.")
     show_fields(report, as_json=False)
@@ -92,49 +92,51 @@ def verify(
 
 @app.command()
 def runs(
-    config: Annotated[Path, typer.Option(help="The party's configuration file.", metavar="PARTY.YAML")],
+    config: Annotated[Path, typer.Option(help="The configuration of a party or a coordinator.", metavar="CONFIG.YAML")],
     json: Json = False,
 ) -> None:
-    """List the runs of a party's own ledger: ε set aside and spent for each, and for all against its policy.
+    """List the runs of a ledger on this machine: ε set aside and spent for each; for a party, all against its policy.
 
     Example: [bold]parley ledger runs --config party.yaml[/bold]
     """
     from contextlib import closing
 
-    from parley.services.party.config import PartyConfig
-    from parley.services.wire.configuration import load_config
+    from parley.configurations import load_service_config
 
-    settings = load_config(config, PartyConfig)
+    settings = load_service_config(config)
     with closing(_opened(settings.database_url)) as ledger:
         listed = [
             {
-                "run": run,
+                "run_id": run,
                 "ε set aside": budget.epsilon,
                 "ε spent": ledger.spent(run),
                 "releases": ledger.head(run).length,
             }
             for run, budget in ledger.runs().items()
         ]
-    total = {
-        "ε set aside": sum(each["ε set aside"] for each in listed),
-        "policy's epsilon_budget": settings.policy.epsilon_budget,
-    }
+    total = {"ε set aside": sum(each["ε set aside"] for each in listed)}
+    policy = getattr(settings, "policy", None)
+    if policy is not None:
+        total["policy's epsilon_budget"] = policy.epsilon_budget
     if json:
         print_json({"runs": listed, "total": total})
         return
-    console.print(table_of(listed) if listed else "Nothing has been released yet.")
+    if listed:
+        print_table(table_of(listed))
+    else:
+        console.print("Nothing has been released yet.")
     show_fields(total, as_json=False)
 
 
 def _read(
     run: str, address: str | None, identity: Path | None, coordinator: str, config: Path | None, delta: float
 ) -> "Ledger":
-    """The party's own ledger where its configuration is named, the coordinator's otherwise."""
+    """The ledger of a service whose configuration is named, the one that a coordinator shows otherwise."""
     if config is not None:
         return _own(run, config, delta)
     if address is None or identity is None:
         raise typer.BadParameter(
-            "say where the ledger is: --address and --identity for the coordinator's, --config for a party's own"
+            "say where the ledger is: --address and --identity for the coordinator's, --config for one on this machine"
         )
     with dial(address, identity, coordinator) as federation:
         return federation.run(run).ledger()
@@ -144,12 +146,11 @@ def _own(run: str, config: Path, delta: float) -> "Ledger":
     from contextlib import closing
 
     from parley.client import Ledger
+    from parley.configurations import load_service_config
     from parley.contracts.ledger.v1 import ledger_pb2
-    from parley.services.party.config import PartyConfig
-    from parley.services.wire.configuration import load_config
     from parley.services.wire.ledger_codec import entries_of, report_of
 
-    with closing(_opened(load_config(config, PartyConfig).database_url)) as ledger:
+    with closing(_opened(load_service_config(config).database_url)) as ledger:
         known = ledger.runs()
         if run not in known:
             raise NoLedger(f"run {run} has released nothing here; the ledger has {', '.join(known) or 'no run'}")
@@ -166,7 +167,7 @@ def _opened(url: str) -> Any:
 
     parsed = make_url(url)
     if parsed.drivername.startswith("sqlite") and not Path(parsed.database or "").is_file():
-        raise NoLedger(f"there is no database {parsed.database}: the party has released nothing yet")
+        raise NoLedger(f"there is no database {parsed.database}: nothing has been released here yet")
     return open_ledger(url)
 
 

@@ -118,7 +118,7 @@ def list_runs(
     with dial(address, identity, coordinator) as federation:
         rows = [_row(run) for run in federation.runs()]
     if not json:
-        rows = [{key: row[key] for key in ("run", "state", "step", "steps", "created", "reason")} for row in rows]
+        rows = [{key: row[key] for key in ("run_id", "state", "step", "steps", "created", "reason")} for row in rows]
     show(rows, as_json=json, empty="There are no runs yet: parley run start spec.yaml")
 
 
@@ -204,7 +204,7 @@ def _event(event: Any) -> dict[str, Any]:
 def _row(run: "Run") -> dict[str, Any]:
     message = run.message
     return {
-        "run": run.run_id,
+        "run_id": run.run_id,
         "name": message.name,
         "algorithm": message.algorithm,
         "state": run.state,

@@ -2,11 +2,12 @@
 
 import numpy as np
 import pytest
-from sklearn.datasets import load_breast_cancer, load_iris
+from sklearn.datasets import load_breast_cancer, load_diabetes, load_iris
+from sklearn.linear_model import LinearRegression
 from sklearn.model_selection import cross_val_score, train_test_split
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
-from parley.estimator import FederatedClassifier
+from parley.estimator import FederatedClassifier, FederatedRegressor
 
 _ANEW = "it compares two fits, and each draws its label noise anew: equal noise would be a second look at the labels"
 _ACCURACY = "it asks for an accuracy on a few rows that labels under ε = 3 need not allow"
@@ -24,8 +25,13 @@ def exact(**changes):
     return FederatedClassifier(**{"engine": "in_process", "epsilon": None, "steps": 5, "random_state": 0} | changes)
 
 
+def regressor(**changes):
+    return FederatedRegressor(**{"engine": "in_process", "steps": 5, "random_state": 0} | changes)
+
+
 @parametrize_with_checks(
-    [exact(), exact(epsilon=3.0)], expected_failed_checks=lambda model: {} if model.epsilon is None else NOISY
+    [exact(), exact(epsilon=3.0), regressor()],
+    expected_failed_checks=lambda model: {} if getattr(model, "epsilon", None) is None else NOISY,
 )
 def test_scikit_learns_own_checks_pass(estimator, check):
     check(estimator)
@@ -38,6 +44,20 @@ def test_it_learns_and_the_default_protects_labels():
     assert model.epsilon == 3.0
     assert model.fit(X, y).score(rest, truth) > 0.9
     assert exact(steps=20).fit(X, y).score(rest, truth) > 0.94
+
+
+def test_a_regression_learns_what_a_linear_one_learns():
+    X, y = load_diabetes(return_X_y=True)
+    X, rest, y, truth = train_test_split(X, y, random_state=0)
+    linear = LinearRegression().fit(X, y).score(rest, truth)
+    assert regressor(steps=20).fit(X, y).score(rest, truth) > linear - 0.1
+
+
+def test_one_hidden_layer_may_be_given_as_a_number():
+    X, y = load_iris(return_X_y=True)
+    np.testing.assert_array_equal(
+        exact(hidden=8).fit(X, y).predict_proba(X), exact(hidden=(8,)).fit(X, y).predict_proba(X)
+    )
 
 
 def test_two_private_fits_differ_and_two_exact_ones_do_not():

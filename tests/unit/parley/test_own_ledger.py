@@ -61,7 +61,9 @@ def test_the_table_names_the_neighbours(config):
 
 def test_runs_are_listed_with_what_the_policy_leaves(config):
     listed = json.loads(invoke("runs", "--config", config, "--json").stdout)
-    assert listed["runs"] == [{"run": "private-1", "ε set aside": 1.5, "ε spent": pytest.approx(0.375), "releases": 3}]
+    assert listed["runs"] == [
+        {"run_id": "private-1", "ε set aside": 1.5, "ε spent": pytest.approx(0.375), "releases": 3}
+    ]
     assert listed["total"] == {"ε set aside": 1.5, "policy's epsilon_budget": 4.0}
 
 
@@ -88,7 +90,7 @@ def test_reading_makes_no_database(config, tmp_path):
     (tmp_path / "state" / "party.db").unlink()
     result = invoke("show", "private-1", "--config", config)
     assert result.exit_code == 1
-    assert "has released nothing yet" in result.stderr
+    assert "nothing has been released here yet" in result.stderr
     assert not (tmp_path / "state" / "party.db").exists()
 
 
@@ -97,4 +99,31 @@ def test_a_ledger_must_be_somewhere():
         app, ["ledger", "show", "private-1"], env={"PARLEY_ADDRESS": None, "PARLEY_IDENTITY": None}
     )
     assert result.exit_code == 2
-    assert "--config for a party's own" in " ".join(result.stderr.replace("│", " ").split())
+    assert "--config for one on this machine" in " ".join(result.stderr.replace("│", " ").split())
+
+
+def test_the_coordinators_own_configuration_shows_the_ledger_of_labels(tmp_path):
+    """The same commands read the coordinator's ledger where it lies."""
+    (tmp_path / "state").mkdir()
+    path = tmp_path / "coordinator.yaml"
+    path.write_text(
+        "name: hub\nidentity: certificates\nstate: state\nparties: {}\nlabels: {}\nweb: {listen: '127.0.0.1:0'}\n"
+    )
+    ledger = open_ledger(f"sqlite:///{tmp_path / 'state' / 'coordinator.db'}")
+    ledger.open_run("digits-1", 1, Budget(3.0))
+    ledger.reserve("digits-1", 0, 1, Charge(PureRelease(3.0), ("bank",), RecordCounts(np.ones(1, dtype=np.int64))))
+    ledger.close()
+    listed = invoke("runs", "--config", path, "--json")
+    assert listed.exit_code == 0, listed.output
+    found = json.loads(listed.stdout)
+    assert [(run["run_id"], run["ε spent"]) for run in found["runs"]] == [("digits-1", pytest.approx(3.0))]
+    assert "policy's epsilon_budget" not in found["total"], "a coordinator has no such policy"
+    assert invoke("show", "digits-1", "--config", path).exit_code == 0
+    assert "1 entry, the chain is whole" in invoke("verify", "digits-1", "--config", path).stdout
+
+
+def test_a_configuration_of_neither_kind_is_told_with_its_line(tmp_path):
+    (tmp_path / "party.yaml").write_text("name: north\ncolour: red\n")
+    result = invoke("runs", "--config", tmp_path / "party.yaml")
+    assert result.exit_code == 1
+    assert "party.yaml:2: colour: no such field" in result.stderr

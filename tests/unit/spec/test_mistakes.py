@@ -142,3 +142,21 @@ train:
 """
     (problem,) = check_spec(text)
     assert (problem.field, problem.line) == ("train.parties_per_round", 6)
+
+
+@pytest.mark.parametrize("hidden", ["64", "[64]"])
+def test_one_hidden_layer_may_be_written_as_a_number(hidden):
+    from parley.spec.parsing import parse_spec
+
+    spec = parse_spec(SPEC.replace("hidden: [64]", f"hidden: {hidden}"))
+    assert spec.train.model.hidden == (64,)
+
+
+def test_one_hidden_layer_of_a_cleaning_task_may_be_written_as_a_number():
+    from parley.spec.parsing import parse_spec
+
+    text = (
+        "name: x\nparties: [a, b]\ntrain:\n  algorithm: fedbio\n"
+        "  task: {kind: data_cleaning, classes: [x, y], checked: 0.1, hidden: 8}\n"
+    )
+    assert parse_spec(text).train.task.hidden == (8,)

@@ -34,6 +34,18 @@ def make_batch_norm(features, out):
     return nn.Sequential(nn.Linear(features, out), nn.BatchNorm1d(out))
 
 
+def make_dropout(features, out):
+    return torch.nn.Sequential(torch.nn.Linear(features, out), torch.nn.Dropout(0.1))
+
+
+def make_attention(features, out):
+    return torch.nn.MultiheadAttention(features, 2, dropout=0.1)
+
+
+def make_still(features, out):
+    return torch.nn.Sequential(torch.nn.Linear(features, out), torch.nn.Dropout(0.0))
+
+
 def make_too_wide(features, out):
     return nn.Linear(features, out + 1)
 
@@ -237,6 +249,11 @@ def test_an_unknown_kind_or_activation_is_refused():
         build_model("mlp", 6, 4, (3,), "swish")
 
 
+def test_a_dropout_that_drops_nothing_is_no_hindrance():
+    name = f"{HERE}:make_still"
+    assert build_model("import", 6, 4, factory=name, allowed_imports=[name]).features == 6
+
+
 def test_a_model_that_was_not_allowed_is_refused_before_its_code_runs():
     with pytest.raises(ModelImportRefused, match="policy"):
         build_model("import", 6, 4, factory="antigravity:fly")
@@ -247,6 +264,8 @@ def test_a_model_that_was_not_allowed_is_refused_before_its_code_runs():
     ("function", "reason"),
     [
         (f"{HERE}:make_batch_norm", "buffers"),
+        (f"{HERE}:make_dropout", "drops values at random.*leave dropout out"),
+        (f"{HERE}:make_attention", "drops values at random"),
         (f"{HERE}:make_nothing", "must return a torch.nn.Module"),
         (f"{HERE}:absent", "cannot be imported"),
         ("no_such_package:make", "cannot be imported"),
