@@ -102,6 +102,7 @@ def make_app(runs: RunAccess, access: Access) -> Starlette:
             Route("/api/runs/{run}/events", routes.events),
             Route("/api/runs/{run}/ledger", routes.ledger),
             Route("/api/runs/{run}/crossings", routes.crossings),
+            Route("/api/runs/{run}/coefficients", routes.coefficients),
             Route("/api/runs/{run}/cancel", routes.cancel, methods=["POST"]),
             Route("/api/runs/{run}/resume", routes.resume, methods=["POST"]),
             Route("/api/runs/{run}/card.json", routes.card_json),
@@ -164,6 +165,9 @@ class _Routes:
         run = await self._desk.run(_run(request))
         return _json([asdict(crossing) for crossing in crossings(run.spec_yaml)])
 
+    async def coefficients(self, request: Request) -> Response:
+        return _json([asdict(each) for each in await self._desk.coefficients(_run(request))])
+
     async def check(self, request: Request) -> Response:
         (spec,) = await _texts(request, "spec")
         problems = await self._desk.check(spec)
@@ -204,7 +208,8 @@ class _Routes:
     async def _card(self, request: Request) -> dict[str, Any]:
         run = await self._desk.run(_run(request))
         events, ledger = await self._desk.events(run.run_id), await self._desk.ledger(run.run_id)
-        return make_card(run, events, ledger, await self._desk.parties(), self._desk.version)
+        tuned = await self._desk.coefficients(run.run_id)
+        return make_card(run, events, ledger, await self._desk.parties(), self._desk.version, tuned)
 
 
 def _file(name: str) -> Callable[[Request], Awaitable[Response]]:

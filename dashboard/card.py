@@ -13,7 +13,7 @@ import jinja2
 import yaml
 
 from parley.dashboard.crossings import crossings
-from parley.dashboard.views import EventView, LedgerView, PartyView, RunView
+from parley.dashboard.views import CoefficientsView, EventView, LedgerView, PartyView, RunView
 from parley.spec.events import TOTALS, RunData, RunParty, RunStateChange, measured
 
 TEMPLATES = Path(__file__).parent / "templates"
@@ -27,9 +27,14 @@ STYLE_HASH = "sha256-" + base64.b64encode(hashlib.sha256(STYLE.encode()).digest(
 
 
 def make_card(
-    run: RunView, events: Sequence[EventView], ledger: LedgerView, parties: Sequence[PartyView], version: str
+    run: RunView,
+    events: Sequence[EventView],
+    ledger: LedgerView,
+    parties: Sequence[PartyView],
+    version: str,
+    coefficients: Sequence[CoefficientsView] = (),
 ) -> dict[str, Any]:
-    """The card as JSON-ready data. It holds no row, label or weight."""
+    """The card as JSON-ready data. It holds no row, label or weight; tuned coefficients as parties shared them."""
     spec = yaml.safe_load(run.spec_yaml)
     newest = measured(None, run.metrics)
     known = {party.name: party for party in parties}
@@ -50,6 +55,7 @@ def make_card(
         },
         "metrics": newest,
         "curves": _curves(events, newest),
+        "coefficients": [asdict(each) for each in coefficients],
         "data": _data(events),
         "privacy": {
             "protection": spec.get("privacy", {}),

@@ -114,6 +114,19 @@ class LedgerView:
 
 
 @dataclass(frozen=True)
+class CoefficientsView:
+    """Regularisation coefficients that a run has tuned at one party, as far as its policy shares them."""
+
+    party: str
+    whole: float | None
+    """One for all of its columns, where the run tunes one."""
+    columns: Mapping[str, float]
+    """One for each column, where the run tunes those."""
+    kept: str
+    """Why there are none; empty if these are all."""
+
+
+@dataclass(frozen=True)
 class CrossingView:
     """A field that leaves an organisation in a run."""
 
@@ -164,6 +177,9 @@ class RunAccess(Protocol):
 
     async def ledger(self, run_id: str) -> LedgerView:
         """What a run has released about labels."""
+
+    async def coefficients(self, run_id: str) -> Sequence[CoefficientsView]:
+        """Coefficients that a run has tuned, by party; empty if it tunes none."""
 
     def metrics(self) -> tuple[bytes, str]:
         """Figures for a monitoring system, and their content type."""

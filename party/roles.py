@@ -12,6 +12,7 @@ from torch import Tensor
 
 from parley.numerics.arrays import Vector
 from parley.party.peers import Peers
+from parley.privacy.coefficients import Coefficient
 from parley.privacy.ledger import Ledger
 from parley.privacy.noise import KeyedNoise
 from parley.privacy.release import RecoveryGate, Release
@@ -278,6 +279,8 @@ class PartyAlgorithm:
     """How the algorithm's own errors are told."""
     training_rows: TrainingRows | None = lambda _spec, _index, rows: np.arange(rows, dtype=np.int64)
     """None refuses preprocessing whose figures are learnt from rows: the algorithm's privacy would not cover them."""
+    coefficients: Callable[[SavedModel, Sequence[str]], list[Coefficient]] = lambda _model, _columns: []
+    """Regularisation coefficients in a saved model, for columns of these names; none if the model has none."""
     keeps_sparse: bool = False
     """Whether a sparse table stays sparse."""
     sits_out: bool = False

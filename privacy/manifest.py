@@ -148,6 +148,20 @@ MANIFEST: tuple[Entry, ...] = (
     derived(
         "party.v1.OpenSessionResponse.ids", "the row ids", "sent only for a prediction of every row", "coordinator"
     ),
+    derived(
+        "party.v1.TunedCoefficient.value",
+        "the party's features and the noisy labels, through its tuned model",
+        "three digits, and only if the party's policy shares its coefficients",
+        "coordinator and its clients",
+    ),
+    derived(
+        "party.v1.TunedCoefficient.column",
+        "the column names",
+        "only if the party's policy shares coefficients by column",
+        "coordinator and its clients",
+    ),
+    *control("party.v1.GetCoefficientsRequest", "run_id", "the party"),
+    *control("party.v1.GetCoefficientsResponse", "coefficients kept", "coordinator"),
     derived("party.v1.TableSummary.rows", "the table's size", "a count", "coordinator"),
     derived("party.v1.TableSummary.features", "the table's width", "a count", "coordinator"),
     # Coordinator → its own clients: the label holder's eyes.
@@ -279,6 +293,9 @@ MANIFEST: tuple[Entry, ...] = (
     *control("run.v1.AlignRequest", "name parties labels duplicates", "coordinator"),
     *control("run.v1.AlignedTable", "holder table", "clients"),
     *control("run.v1.AlignResponse", "stage done total finished tables", "clients"),
+    *control("run.v1.GetCoefficientsRequest", "run_id", "coordinator"),
+    *control("run.v1.PartyCoefficients", "party coefficients kept", "clients"),
+    *control("run.v1.GetCoefficientsResponse", "parties", "clients"),
     *control("run.v1.GetLedgerRequest", "run_id", "coordinator"),
     *control("run.v1.GetLedgerResponse", "entries report broken", "clients"),
 )
@@ -332,6 +349,7 @@ OTHER_LEAKS: tuple[Leak, ...] = (
     Leak(
         "models",
         "a party's own x_m and y_m after training",
-        "stay with the party; they are post-processing of what it received",
+        "stay with the party; they are post-processing of what it received. Tuned coefficients are told as far as "
+        "`policy.coefficients` says: one number for a whole party by default, none of single columns",
     ),
 )

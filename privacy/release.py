@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from parley.numerics.arrays import Array, Vector
 from parley.numerics.push_sum import Mass, RunningTotal
 from parley.privacy.accounting import PureRelease, RecordCounts, Unprotected
+from parley.privacy.coefficients import Coefficient, Sharing, ToldCoefficients, told
 from parley.privacy.laplace_noise import rounding_loss
 from parley.privacy.ldp_accounting import LdpPlan, losses
 from parley.privacy.ldp_states import NoisedState, StateDraft, noise_draft
@@ -103,6 +104,17 @@ class SumGate:
     def release(self, round_number: int, draft: Vector, participants: frozenset[int] | None = None) -> Release[Addend]:
         """Hide a draft in the sum of a round."""
         return Release(self._protection.protect(round_number, draft, participants), _SEAL)
+
+
+class CoefficientGate:
+    """A party's gate for tuned coefficients: its policy says which of them may leave."""
+
+    def __init__(self, party: str, sharing: Sharing) -> None:
+        self._party, self._sharing = party, sharing
+
+    def release(self, found: Sequence[Coefficient]) -> Release[ToldCoefficients]:
+        """Round those that may leave, and keep the others."""
+        return Release(told(self._party, found, self._sharing), _SEAL)
 
 
 class RecoveryGate:

@@ -82,6 +82,11 @@ class Fitted:
         return [*(entry.column for entry in self.numbers), *self.categorical]
 
     @property
+    def outputs(self) -> list[str]:
+        """Columns that a run then sees."""
+        return [entry.column for entry in self.numbers] + [name for entry in self.categories for name in entry.outputs]
+
+    @property
     def fills(self) -> bool:
         """Whether it stands in for missing values."""
         fills = [entry.fill for entry in self.numbers] + [entry.fill for entry in self.categories]
@@ -133,7 +138,7 @@ def apply(fitted: Fitted, table: Table) -> Table:
     if [*table.columns, *table.texts] != fitted.inputs:
         raise PreprocessingInvalid(table.name, "its columns are not those of the training table", "Use the same ones")
     scales = np.array([entry.scale for entry in fitted.numbers])
-    columns = [entry.column for entry in fitted.numbers] + [name for c in fitted.categories for name in c.outputs]
+    columns = fitted.outputs
     if issparse(table.features):
         scaled = csr_matrix(table.features @ diags_array(1 / scales))
         return replace(table, features=scaled, columns=columns, texts={}, fitted=fitted)

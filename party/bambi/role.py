@@ -1,6 +1,6 @@
 """BAMBI behind a party's session."""
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -22,6 +22,7 @@ from parley.party.bambi.models import (
     build_model,
 )
 from parley.party.roles import Begun, CheckpointMissing, Offer, Opened, PartyAlgorithm, Plan, SavedModel, scalar
+from parley.privacy.coefficients import Coefficient
 from parley.privacy.release import Addend, Release
 from parley.protocols.bambi.codec import PROTOCOL, encode_contribution
 from parley.protocols.bambi.messages import Ask, Outcome, RowsForward, is_summed
@@ -156,6 +157,17 @@ def training_rows(spec: RunSpec, index: int, rows: int) -> NDArray[np.int64]:  #
     return divide(spec.split, rows, stream(spec.seed, "split")).lower
 
 
+def coefficients(model: Mapping[str, Tensor], columns: Sequence[str]) -> list[Coefficient]:
+    """What hyper_parameters has tuned; x holds logarithms."""
+    if "coefficients" not in model:
+        return []
+    values = torch.exp(model["coefficients"].double()).tolist()
+    if len(values) == 1:  # one for the whole party
+        return [Coefficient("", values[0])]
+    names = [*columns, "(intercept)"][: len(values)]
+    return [Coefficient(name, value) for name, value in zip(names, values, strict=True)]
+
+
 def _no_rows() -> RowSets:
     nothing: Any = np.empty(0, dtype=np.int64)
     return RowSets(nothing, nothing, nothing)
@@ -176,4 +188,5 @@ ALGORITHM = PartyAlgorithm(
         ModelImportRefused: Refusal("PERMISSION_DENIED", "POLICY_REFUSED"),
     },
     training_rows=training_rows,
+    coefficients=coefficients,
 )

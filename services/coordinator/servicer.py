@@ -19,6 +19,7 @@ from parley.services.coordinator.alignment import AlignmentRunner, Order, Progre
 from parley.services.coordinator.fleet import Fleet, PartyLost, PartyRefused, call
 from parley.services.coordinator.registry import EventRecord, Registry, RunRecord
 from parley.services.coordinator.reports import entries_of, report_of
+from parley.services.coordinator.results import coefficients_of
 from parley.services.coordinator.runs import RunSupervisor
 from parley.services.wire.alignment_codec import decode_duplicates
 from parley.services.wire.authorisation import caller_of
@@ -118,6 +119,13 @@ class RunServicer(run_service_pb2_grpc.RunServiceServicer):
         entries, broken = await asyncio.to_thread(entries_of, self._ledger, record.run_id)
         report = await asyncio.to_thread(report_of, self._ledger, record) if not broken else ledger_pb2.PrivacyReport()
         return run_service_pb2.GetLedgerResponse(entries=entries, report=report, broken=broken)
+
+    async def GetCoefficients(
+        self, request: run_service_pb2.GetCoefficientsRequest, context: grpc.aio.ServicerContext
+    ) -> run_service_pb2.GetCoefficientsResponse:
+        """Coefficients that a run has tuned, asked of its parties."""
+        record = await asyncio.to_thread(self._registry.get, request.run_id)
+        return run_service_pb2.GetCoefficientsResponse(parties=await coefficients_of(self._fleet, record))
 
     async def Align(
         self, request: run_service_pb2.AlignRequest, context: grpc.aio.ServicerContext

@@ -12,9 +12,11 @@ import grpc
 import uvicorn
 
 from parley.contracts.party.v1 import party_service_pb2 as party_pb
+from parley.contracts.run.v1.run_service_pb2 import PartyCoefficients
 from parley.dashboard.access import Access, read_or_create_token
 from parley.dashboard.app import make_app
 from parley.dashboard.views import (
+    CoefficientsView,
     EntryView,
     EventView,
     LedgerView,
@@ -31,6 +33,7 @@ from parley.services.coordinator.fleet import Fleet, PartyLost, PartyRefused, ca
 from parley.services.coordinator.refusals import CATALOGUE
 from parley.services.coordinator.registry import EventRecord, Registry, RunRecord
 from parley.services.coordinator.reports import entries_of, report_of
+from parley.services.coordinator.results import coefficients_of
 from parley.services.coordinator.runs import RunSupervisor
 from parley.services.wire import metrics
 from parley.services.wire.configuration import ConfigInvalid
@@ -121,6 +124,12 @@ class WebRuns:
         with refusals_as_http():
             record = await asyncio.to_thread(self._registry.get, run_id)
             return await asyncio.to_thread(self._read_ledger, record)
+
+    async def coefficients(self, run_id: str) -> Sequence[CoefficientsView]:
+        """Coefficients that a run has tuned."""
+        with _told():
+            record = await asyncio.to_thread(self._registry.get, run_id)
+            return [_coefficients(each) for each in await coefficients_of(self._fleet, record)]
 
     def metrics(self) -> tuple[bytes, str]:
         """Figures for Prometheus."""
@@ -294,6 +303,12 @@ def _run(record: RunRecord) -> RunView:
         attempt=record.attempt,
         spec_yaml=record.spec_yaml,
     )
+
+
+def _coefficients(found: PartyCoefficients) -> CoefficientsView:
+    whole = next((one.value for one in found.coefficients if not one.column), None)
+    columns = {one.column: one.value for one in found.coefficients if one.column}
+    return CoefficientsView(found.party, whole, columns, found.kept)
 
 
 def _event(event: EventRecord) -> EventView:

@@ -4,6 +4,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
+from parley.privacy.coefficients import Sharing
 from parley.services.wire.configuration import FilePath
 from parley.services.wire.table_sources import TableSource
 from parley.spec.nearest import did_you_mean
@@ -101,6 +102,9 @@ class Policy(Section):
     """`package.module:function` names that may be imported as models."""
     changed_data: Literal["refuse", "restart"] = "refuse"
     """When a run is resumed on a table whose values have changed: refuse it, or let it begin anew."""
+    coefficients: Sharing = "party"
+    """What may leave of coefficients that a run has tuned: `nothing`, one number for the whole `party`, or those of
+    all its `columns` by name."""
     sessions: int = Field(default=16, ge=1, le=1024)
     """Most sessions at once."""
     alignment: AlignmentPolicy = AlignmentPolicy()

@@ -20,6 +20,7 @@ from parley.contracts.peer.v1 import peer_service_pb2_grpc as peer_grpc
 from parley.party.roles import LocalPrivacy, Opened, PartyAlgorithm, SavedModel
 from parley.privacy.ledger import open_ledger
 from parley.privacy.noise import KeyedNoise, read_or_create_key
+from parley.privacy.release import CoefficientGate
 from parley.protocols.tensor.codec import MessageInvalid
 from parley.services.party.algorithms import party_side
 from parley.services.party.alignment import aligned_tables
@@ -30,12 +31,14 @@ from parley.services.party.offers import Offers
 from parley.services.party.peers import PeerPlane
 from parley.services.party.preprocessing import table_of_run, to_keep
 from parley.services.party.read_digests import DataChanged, DigestingTables, changed
+from parley.services.party.results import coefficients_of
 from parley.services.party.sessions import PolicyRefused, PredictionRefused, Session, SessionUnknown, check_policy
 from parley.services.party.signed_keys import decode_key, encode_key
 from parley.services.party.tables import TableOffer, TableStore, TooManySessions, VersionMismatch, chosen_rows
 from parley.services.wire import metrics
 from parley.services.wire.authorisation import NotAuthorised, caller_of
 from parley.services.wire.certificates import load_identity
+from parley.services.wire.coefficient_codec import encode_coefficients
 from parley.services.wire.envelopes import packed, unpacked
 from parley.services.wire.framing import framed, reader, receive
 from parley.services.wire.version import VERSION
@@ -184,6 +187,18 @@ class PartyServicer(pb_grpc.PartyServiceServicer):
             for message in framed(pb.ExchangeResponse, parts, **{protocol.body: packed(protocol, answer)}):
                 yield message
             await session.prefetch()
+
+    async def GetCoefficients(
+        self, request: pb.GetCoefficientsRequest, context: grpc.aio.ServicerContext
+    ) -> pb.GetCoefficientsResponse:
+        """Tell coefficients that a run has tuned here, as far as the policy goes."""
+        coordinator = self._coordinator(context)
+        if not _ID.fullmatch(request.run_id):
+            raise MessageInvalid("run_id is 1 to 64 letters, digits, dots, dashes or underscores")
+        self._refuse_others(request.run_id, coordinator)
+        policy = self._config.policy
+        found = await self._compute(coefficients_of, self._store, request.run_id, policy.algorithms)
+        return encode_coefficients(CoefficientGate(self._config.name, policy.coefficients).release(found))
 
     async def CloseSession(
         self, request: pb.CloseSessionRequest, context: grpc.aio.ServicerContext

@@ -7,7 +7,20 @@ from typing import Annotated
 
 import typer
 
-from parley.commands import align, card, certs, data, demo, doctor, federation, ledger, results, run, services
+from parley.commands import (
+    align,
+    card,
+    certs,
+    coefficients,
+    data,
+    demo,
+    doctor,
+    federation,
+    ledger,
+    results,
+    run,
+    services,
+)
 from parley.commands.refusals import OneLineErrors
 
 app = typer.Typer(
@@ -29,6 +42,7 @@ app.command("coordinator", rich_help_panel=SET_UP)(services.coordinator)
 app.command("party", rich_help_panel=SET_UP)(services.party)
 app.add_typer(run.app, name="run", rich_help_panel=TRAIN)
 run.app.command("card")(card.card)
+run.app.command("coefficients")(coefficients.coefficients)
 app.command("align", rich_help_panel=TRAIN)(align.align)
 app.command("parties", rich_help_panel=TRAIN)(federation.parties)
 app.command("predict", rich_help_panel=TRAIN)(federation.predict)

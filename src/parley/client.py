@@ -57,6 +57,18 @@ class Prediction:
 
 
 @dataclass(frozen=True)
+class TunedCoefficients:
+    """Regularisation coefficients that a run has tuned at one party, as far as the party's policy shares them."""
+
+    whole: float | None
+    """One for all of the party's columns, where the run tunes one."""
+    columns: dict[str, float]
+    """One for each column, where the run tunes those."""
+    kept: str
+    """Why there are none; empty if these are all."""
+
+
+@dataclass(frozen=True)
 class Ledger:
     """What a run released about labels, and what that cost."""
 
@@ -210,6 +222,18 @@ class Run:
             pages.append(decode_tensor(page.scores, _no_blobs(), name="scores", ndim=2))
             classes = list(page.classes)
         return Prediction(names, np.concatenate(pages) if pages else np.empty((0, len(classes))), classes)
+
+    def coefficients(self) -> dict[str, TunedCoefficients]:
+        """Regularisation coefficients that the run has tuned, by party; empty if it tunes none."""
+        answer = self._federation.call("GetCoefficients", run_service_pb2.GetCoefficientsRequest(run_id=self.run_id))
+        return {
+            each.party: TunedCoefficients(
+                next((one.value for one in each.coefficients if not one.column), None),
+                {one.column: one.value for one in each.coefficients if one.column},
+                each.kept,
+            )
+            for each in answer.parties
+        }
 
     def ledger(self) -> Ledger:
         """What was released about labels."""

@@ -42,6 +42,8 @@ class LocalFederation:
     """The coordinator's label tables: name → fields (at least `path` or `url`)."""
     policy: Mapping[str, Any] = field(default_factory=dict)
     """Fields of every party's policy."""
+    policies: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    """Fields of single parties' policies, by name."""
     coordinator_options: Mapping[str, Any] = field(default_factory=dict)
     """Further fields of the coordinator's configuration."""
     party_options: Mapping[str, Any] = field(default_factory=dict)
@@ -160,7 +162,12 @@ class LocalFederation:
         return self._service(name) | {
             "coordinator": {"name": "coordinator", "address": self.addresses["coordinator"]},
             "tables": _absolute(tables),
-            "policy": {"coordinators": ["coordinator"], "algorithms": _usual_algorithms(), **self.policy},
+            "policy": {
+                "coordinators": ["coordinator"],
+                "algorithms": _usual_algorithms(),
+                **self.policy,
+                **self.policies.get(name, {}),
+            },
             **self.party_options,
         }
 

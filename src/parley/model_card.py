@@ -1,11 +1,12 @@
 """A run's model card, from what the coordinator tells a client."""
 
 import json
+from dataclasses import asdict
 from typing import Any
 
 from parley.client import Federation, Run
 from parley.dashboard.card import card_html, make_card
-from parley.dashboard.views import EntryView, EventView, LedgerView, PartyView, ReleaseView, RunView
+from parley.dashboard.views import CoefficientsView, EntryView, EventView, LedgerView, PartyView, ReleaseView, RunView
 from parley.display import finite
 from parley.services.wire.event_codec import body_of, decode_metrics
 from parley.services.wire.version import VERSION
@@ -39,7 +40,8 @@ def model_card(federation: Federation, run: Run) -> dict[str, Any]:
         )
         for party in federation.parties()
     ]
-    card: dict[str, Any] = finite(make_card(_run(run), events, _ledger(run), parties, VERSION))
+    tuned = [CoefficientsView(party, **asdict(found)) for party, found in run.coefficients().items()]
+    card: dict[str, Any] = finite(make_card(_run(run), events, _ledger(run), parties, VERSION, tuned))
     return card
 
 

@@ -28,7 +28,13 @@ PRODUCT = [
     "experiments",
     "benchmarks",
 ]
-CODECS = sorted([*(ROOT / "protocols").glob("*/codec.py"), ROOT / "services" / "wire" / "alignment_codec.py"])
+CODECS = sorted(
+    [
+        *(ROOT / "protocols").glob("*/codec.py"),
+        ROOT / "services" / "wire" / "alignment_codec.py",
+        ROOT / "services" / "wire" / "coefficient_codec.py",
+    ]
+)
 DERIVED = {entry.field for entry in whole_manifest() if entry.protection != NONE_NEEDED}
 
 

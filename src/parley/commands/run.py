@@ -8,6 +8,7 @@ import typer
 from rich.markup import escape
 from rich.padding import Padding
 
+from parley.commands.coefficients import coefficient_rows, show_coefficients
 from parley.commands.options import Address, Coordinator, Identity, Json, RunId, dial
 from parley.commands.refusals import REFUSED, Refused
 from parley.display import console, finite, print_json, show, show_fields
@@ -132,7 +133,12 @@ def show_run(
     """
     with dial(address, identity, coordinator) as federation:
         found = federation.run(run)
-    show_fields(_row(found) | ({"spec": found.message.spec_yaml} if json else {}), as_json=json)
+        tuned = coefficient_rows(found.coefficients()) if found.state == "COMPLETED" else []
+    if json:
+        print_json(_row(found) | {"coefficients": tuned, "spec": found.message.spec_yaml})
+        return
+    show_fields(_row(found), as_json=False)
+    show_coefficients(tuned)
 
 
 @app.command()
@@ -181,6 +187,8 @@ def _follow(run: "Run", *, as_json: bool) -> None:
         except KeyboardInterrupt:
             typer.echo(f"no longer watching; the run goes on: parley run watch {run.run_id}", err=True)
             raise
+    if run.state == "COMPLETED" and not as_json:
+        show_coefficients(coefficient_rows(run.coefficients()))
     if run.state != "COMPLETED":
         typer.echo(f"error: {run.run_id} is {run.state}{': ' + run.reason if run.reason else ''}", err=True)
         raise typer.Exit(REFUSED)

@@ -1,0 +1,15 @@
+"""Tuned coefficients on the wire."""
+
+from dataclasses import asdict
+
+from parley.contracts.party.v1 import party_service_pb2 as pb
+from parley.privacy.coefficients import ToldCoefficients
+from parley.privacy.release import Release
+
+
+def encode_coefficients(release: Release[ToldCoefficients]) -> pb.GetCoefficientsResponse:
+    """What a party lets leave."""
+    told = release.content
+    return pb.GetCoefficientsResponse(
+        coefficients=[pb.TunedCoefficient(**asdict(one)) for one in told.coefficients], kept=told.kept
+    )
