@@ -127,7 +127,7 @@ class WebRuns:
 
     async def coefficients(self, run_id: str) -> Sequence[CoefficientsView]:
         """Coefficients that a run has tuned."""
-        with _told():
+        with refusals_as_http():
             record = await asyncio.to_thread(self._registry.get, run_id)
             return [_coefficients(each) for each in await coefficients_of(self._fleet, record)]
 

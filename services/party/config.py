@@ -7,8 +7,8 @@ from pydantic import Field, field_validator, model_validator
 from parley.privacy.coefficients import Sharing
 from parley.services.wire.configuration import FilePath
 from parley.services.wire.table_sources import TableSource
-from parley.spec.nearest import did_you_mean
 from parley.spec.algorithms import installed_names
+from parley.spec.nearest import did_you_mean
 from parley.spec.section import Section
 from parley.tables.preprocessing import Declared
 

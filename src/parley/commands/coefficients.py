@@ -70,7 +70,8 @@ def show_coefficients(rows: list[dict[str, Any]]) -> None:
 
 
 def _own(run: str, config: Path) -> list[dict[str, Any]]:
-    from parley.services.party.checkpoints import CheckpointMissing, ModelMissing, Store
+    from parley.party.roles import CheckpointMissing
+    from parley.services.party.checkpoints import ModelMissing, Store
     from parley.services.party.config import PartyConfig
     from parley.services.party.results import coefficients_of
     from parley.services.wire.configuration import load_config

@@ -121,7 +121,7 @@ def test_no_mistake_is_told_in_the_words_of_a_library(old, new, message):
         ([("loss: softmax", "loss: squared")], "train.loss", 6, "regression"),
         ([("telco]", "bank]")], "parties", 2, "listed twice"),
         ([("minimum_parties: 3", "threshold: 2")], "privacy.aggregation.threshold", 17, "belongs to"),
-        ([("minimum_parties: 3", "recovery: true")], "privacy.aggregation.recovery", 17, "fedbio"),
+        ([("minimum_parties: 3", "recovery: true")], "privacy.aggregation.recovery", 17, "recovery is for"),
         ([("test: 0.2", "test: 0.9")], "split", 3, "add up to"),
     ],
 )  # fmt: skip
