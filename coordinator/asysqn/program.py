@@ -38,7 +38,7 @@ from parley.spec.run import RunSpec
 from parley.tables.loading import Labels
 
 STRIDE = 1 << 32
-"""Label releases of one requester are numbered below this."""
+"""Numbers of label releases that each requester has: one for its snapshots, then one for each of its steps."""
 
 
 class AsysqnForm:
@@ -137,6 +137,8 @@ class LabelHolder:
 
     def derivative(self, requester: int | None, rows: RowsName, theta: Vector) -> Derivative:
         """∂L/∂θ on the rows of a step, paid for before it is returned; the same step is paid once."""
+        if isinstance(rows, Batch) and rows.t + 1 >= STRIDE:  # its number would be a release of the next requester
+            raise MessageInvalid(f"step {rows.t} is beyond the {STRIDE - 1} steps that a party can have slopes for")
         if isinstance(rows, Batch) and rows.k != self._snapshots(rows.t):
             raise MessageInvalid(f"step {rows.t} comes after {self._snapshots(rows.t)} snapshots, not {rows.k}")
         numbers = self._numbers(requester, rows)
