@@ -32,8 +32,6 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.sparse import csr_array, issparse
 
-from parley.numerics.streams import batch
-
 Vector = NDArray[np.float64]
 Rows = NDArray[np.int64]
 Features: TypeAlias = NDArray[np.float64] | csr_array
@@ -53,20 +51,6 @@ def needs_reference(estimator: Estimator, *, has_one: bool, steps_since: int, ev
     if estimator is Estimator.SGD:
         return False
     return not has_one or (estimator is Estimator.SVRG and steps_since >= every)
-
-
-def batch_rows(seed: int, requester: str | None, snapshots: int, steps: int, *, rows: int, size: int) -> Rows:
-    """Return the rows of a requester's step, a function of public numbers alone; without one, everybody's.
-
-    Synchronous parties draw from one common stream, so that they agree without a message.
-    """
-    name = "shared" if requester is None else requester
-    return batch(seed, f"asysqn/{name}", snapshots, steps, rows, min(size, rows))
-
-
-def watched_rows(seed: int, trained: Rows, size: int | None) -> Rows:
-    """Return the training rows on which the objective is watched, fixed for the run; all without a size."""
-    return trained if size is None else batch(seed, "asysqn/watch", 0, 0, trained, size)
 
 
 class UnsuitableFeatures(ValueError):

@@ -17,11 +17,12 @@ from parley.coordinator.asysqn.watch import Watch
 from parley.coordinator.labels import LabelAccess, ReleasePlan, check_rows
 from parley.coordinator.programs import CommonRows, CoordinatorAlgorithm, Observer, Predictor
 from parley.numerics.arrays import Vector
-from parley.numerics.gradient_estimators import Estimator, watched_rows
+from parley.numerics.gradient_estimators import Estimator
 from parley.numerics.linear_losses import loss_named, predict_sign
 from parley.numerics.losses import Logistic, Loss, Squared
 from parley.numerics.streams import stream
 from parley.privacy.release import Addend, OutcomeGate, Release
+from parley.protocols.asysqn.batches import batch_rows, snapshots_before, watched_rows
 from parley.protocols.asysqn.codec import (
     PROTOCOL,
     decode_contribution,
@@ -151,8 +152,11 @@ class LabelHolder:
         return Derivative(mean[:, 0] * len(numbers), release)
 
     def _numbers(self, requester: int | None, rows: RowsName) -> NDArray[np.int64]:
+        """The rows, among all labels, that a name stands for."""
+        if isinstance(rows, AllRows):
+            return self._trained
         who = None if requester is None else self._names[requester]
-        return schedule.named_rows(self._seed, who, rows, self._trained, self._train.batch)
+        return self._trained[batch_rows(self._seed, who, rows, rows=len(self._trained), size=self._train.batch)]
 
     def _release(self, requester: int | None, rows: RowsName) -> int:
         """A step's place in the requester's sequence of sums, which follows from the estimator alone."""
@@ -167,8 +171,7 @@ class LabelHolder:
         return self._numbers(None if block == 0 else block - 1, rows)
 
     def _snapshots(self, t: int) -> int:
-        """Snapshots before step t: they name its batch, so a party cannot have other rows than those paid for."""
-        return {"sgd": 0, "saga": 1, "svrg": 1 + t // self._train.snapshot_every}[self._train.estimator]
+        return snapshots_before(Estimator(self._train.estimator), self._train.snapshot_every, t)
 
 
 def loss_for(train: AsysqnSpec) -> Loss:

@@ -17,12 +17,12 @@ from numpy.typing import NDArray
 
 from parley.coordinator.asysqn.watch import Watch, accuracy, objective, observe
 from parley.coordinator.programs import Observer, Report
-from parley.numerics.gradient_estimators import Estimator, Rows, batch_rows, needs_reference
+from parley.numerics.gradient_estimators import Estimator, Rows
 from parley.numerics.linear_losses import LinearLoss
+from parley.protocols.asysqn.batches import next_rows
 from parley.protocols.asysqn.messages import (
     AllRows,
     AsysqnRound,
-    Batch,
     Derivative,
     Evaluate,
     Halt,
@@ -111,20 +111,13 @@ def clock_after(problem: Problem, done: int) -> Clock:
 
 def rows_at(problem: Problem, clock: Clock) -> RowsName:
     """The rows of the round that is due."""
-    due = needs_reference(
+    return next_rows(
         problem.estimator,
-        has_one=clock.snapshots > 0,
+        problem.snapshot_every,
+        snapshots=clock.snapshots,
+        steps=clock.steps,
         steps_since=clock.steps_since,
-        every=problem.snapshot_every,
     )
-    return AllRows() if due else Batch(clock.snapshots, clock.steps)
-
-
-def named_rows(seed: int, requester: str | None, name: RowsName, trained: Rows, size: int) -> Rows:
-    """The rows, among all labels, that a name stands for."""
-    if isinstance(name, AllRows):
-        return trained
-    return trained[batch_rows(seed, requester, name.k, name.t, rows=len(trained), size=size)]
 
 
 def _tick(problem: Problem, clock: Clock) -> Clock:

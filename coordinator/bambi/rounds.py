@@ -22,7 +22,7 @@ import numpy as np
 from parley.coordinator.programs import Observer, Report
 from parley.numerics.arrays import Array, Vector
 from parley.numerics.losses import Loss
-from parley.numerics.streams import batch
+from parley.protocols.bambi import batches
 from parley.protocols.bambi.messages import (
     Ask,
     Coefficients,
@@ -68,13 +68,12 @@ class Plan:
     seed: int
 
     def lower_rows(self, k: int, t: int) -> Rows:
-        """Rows of lower batch (k, t); every Newton step of an iteration sees the same."""
-        t = 0 if self.settings.lower.solver == "newton" else t
-        return batch(self.seed, "lower", k, t, self.rows.lower, self.settings.lower.batch or len(self.rows.lower))
+        """Rows of lower batch (k, t)."""
+        return batches.lower_rows(self.settings, self.rows, self.seed, k, t)
 
     def upper_rows(self, k: int) -> Rows:
         """Rows of upper batch k."""
-        return batch(self.seed, "upper", k, 0, self.rows.upper, self.settings.upper.batch or len(self.rows.upper))
+        return batches.upper_rows(self.settings, self.rows, self.seed, k)
 
     @property
     def releases_per_iteration(self) -> int:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from parley.numerics.gradient_estimators import Features, Rows, batch_rows
+from parley.numerics.gradient_estimators import Features, Rows
 from parley.numerics.linear_losses import LinearLoss, slopes_at, slopes_from_derivative
 from parley.party.asysqn import steps as asysqn
 from parley.protocols.asysqn.messages import AllRows, Batch, Derivative, Evaluate, Outcome, RowsName
@@ -52,15 +52,11 @@ class Block:
 
     def next_rows(self, state: asysqn.State) -> RowsName:
         """The rows of this party's next sum: all of them where a snapshot is due."""
-        due = asysqn.snapshot_due(self.settings, state)
-        return AllRows() if due else Batch(state.snapshots, state.steps)
+        return asysqn.rows_due(self.settings, state)
 
     def row_numbers(self, requester: int, name: Batch) -> Rows:
         """The rows of a requester's batch; of everybody's where the schedule is synchronous."""
-        asynchronous = self.settings.schedule is asysqn.Schedule.ASYNCHRONOUS
-        who = self.names[requester] if asynchronous else None
-        size = self.settings.batch_size
-        return batch_rows(self.settings.seed, who, name.k, name.t, rows=self.rows, size=size)
+        return asysqn.rows_of(self.settings, self.data, self.names[requester], name)
 
     def share(self, state: asysqn.State, requester: int, name: RowsName) -> Vector:
         """θ_I^ℓ of one request."""

@@ -12,7 +12,7 @@ import torch
 from google.protobuf.message import Message
 from torch import Tensor
 
-from parley.numerics.gradient_estimators import Estimator, UnsuitableFeatures, as_features, check_scaling, watched_rows
+from parley.numerics.gradient_estimators import Estimator, UnsuitableFeatures, as_features, check_scaling
 from parley.numerics.lbfgs import Damping, DampingMode, Scale
 from parley.numerics.linear_losses import loss_named
 from parley.numerics.streams import stream
@@ -24,6 +24,7 @@ from parley.party.roles import Begun, CheckpointMissing, Offer, Opened, PartyAlg
 from parley.privacy.aggregation import ring_of
 from parley.privacy.release import Addend, Release
 from parley.privacy.requested_sums import RequestedSums
+from parley.protocols.asysqn.batches import watched_rows
 from parley.protocols.asysqn.codec import PROTOCOL, encode_contribution
 from parley.protocols.asysqn.messages import Ask, Evaluate, Halt, Outcome, Progress, Start, ThetaForward
 from parley.protocols.asysqn.settings import AsysqnSpec

@@ -36,10 +36,8 @@ from parley.numerics.gradient_estimators import (
     Features,
     Reference,
     Rows,
-    batch_rows,
     estimate,
     local_difference,
-    needs_reference,
     reference_at,
     replace_entries,
 )
@@ -47,6 +45,8 @@ from parley.numerics.gradient_estimators import ScalingWarning as ScalingWarning
 from parley.numerics.gradient_estimators import check_scaling as check_scaling
 from parley.numerics.lbfgs import Curvature, Damping, Pair, direction, remember
 from parley.numerics.linear_losses import Slopes
+from parley.protocols.asysqn.batches import batch_rows, next_rows
+from parley.protocols.asysqn.messages import AllRows, Batch, RowsName
 
 Vector = NDArray[np.float64]
 
@@ -166,9 +166,13 @@ def start(data: PartyData, weights: Vector | None = None) -> State:
 
 def propose_batch(settings: Settings, data: PartyData, state: State) -> Rows:
     """Return the rows of this party's next step, a function of (seed, snapshots, steps) alone."""
-    requester = data.party if settings.schedule is Schedule.ASYNCHRONOUS else None
-    rows = data.features.shape[0]
-    return batch_rows(settings.seed, requester, state.snapshots, state.steps, rows=rows, size=settings.batch_size)
+    return rows_of(settings, data, data.party, Batch(state.snapshots, state.steps))
+
+
+def rows_of(settings: Settings, data: PartyData, requester: str, name: Batch) -> Rows:
+    """Return the rows of a requester's batch; of everybody's where the schedule is synchronous."""
+    who = requester if settings.schedule is Schedule.ASYNCHRONOUS else None
+    return batch_rows(settings.seed, who, name, rows=data.features.shape[0], size=settings.batch_size)
 
 
 def partial_theta(settings: Settings, data: PartyData, state: State, rows: Rows | None = None) -> Vector:
@@ -184,14 +188,20 @@ def squared_norm(state: State) -> float:
     return float(state.weights @ state.weights)
 
 
+def rows_due(settings: Settings, state: State) -> RowsName:
+    """Return the name of the rows of this party's next sum: all of them where a snapshot is due."""
+    return next_rows(
+        settings.estimator,
+        settings.snapshot_every,
+        snapshots=state.snapshots,
+        steps=state.steps,
+        steps_since=state.steps_since_snapshot,
+    )
+
+
 def snapshot_due(settings: Settings, state: State) -> bool:
     """Say whether the party needs L'(θ) of all rows before its next update."""
-    return needs_reference(
-        settings.estimator,
-        has_one=state.reference is not None,
-        steps_since=state.steps_since_snapshot,
-        every=settings.snapshot_every,
-    )
+    return isinstance(rows_due(settings, state), AllRows)
 
 
 def take_snapshot(settings: Settings, data: PartyData, state: State, derivatives: Vector) -> State:

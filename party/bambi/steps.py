@@ -29,8 +29,9 @@ from torch import Tensor
 
 from parley.numerics.arrays import Array, Vector
 from parley.numerics.optimisers import Moments, descend, schedule
-from parley.numerics.streams import batch, directions, stream
+from parley.numerics.streams import directions, stream
 from parley.party.bambi.models import EmbeddingModel
+from parley.protocols.bambi.batches import lower_rows, upper_rows
 from parley.protocols.bambi.messages import (
     Ask,
     Coefficients,
@@ -271,16 +272,9 @@ def _begin_iteration(block: Block, state: State, k: int) -> State:
     return state._replace(trajectories=np.repeat(state.y[None], copies, axis=0), directions=joint, step=None)
 
 
-def lower_batch(block: Block, k: int, t: int) -> np.ndarray:
-    """Rows of lower batch (k, t)."""
-    size = block.settings.lower.batch or len(block.rows.lower)
-    t = 0 if block.settings.lower.solver == "newton" else t
-    return batch(block.seed, "lower", k, t, block.rows.lower, size)
-
-
 def _lower_embedding(block: Block, state: State, ask: LowerForward) -> Array:
     """s_m of the batch of a lower round, along every trajectory."""
-    a = block.features.take(lower_batch(block, ask.k, ask.t), axis=0)
+    a = block.features.take(lower_rows(block.settings, block.rows, block.seed, ask.k, ask.t), axis=0)
     if block.model.kind == "identity":  # the features themselves, whatever x is
         copies = len(_held(state.trajectories))
         return a[None] if copies == 1 else np.broadcast_to(a, (copies, *a.shape))
@@ -319,8 +313,7 @@ def _lower_step(block: Block, state: State, theta: Array, k: int) -> State:
 
 
 def _upper_forward(block: Block, state: State, k: int) -> tuple[State, Vector]:
-    size = block.settings.upper.batch or len(block.rows.upper)
-    a = torch.from_numpy(block.features[batch(block.seed, "upper", k, 0, block.rows.upper, size)])
+    a = torch.from_numpy(block.features[upper_rows(block.settings, block.rows, block.seed, k)])
     weights = state.x.detach().clone().requires_grad_(block.has_direct_term)
     s = block.model.apply(weights, a) if block.has_direct_term else a
     state = state._replace(upper_embedding=s, upper_weights=weights)
@@ -437,7 +430,7 @@ def _implicit_step(block: Block, state: State, c: Array, k: int) -> State:
     theta, direct, v = _held(state.theta), _held(state.direct), _held(state.solve).solution
     x = state.x.detach().clone().requires_grad_()
     if block.has_direct_term:
-        a = block.features[lower_batch(block, k, block.settings.lower.steps)]
+        a = block.features[lower_rows(block.settings, block.rows, block.seed, k, block.settings.lower.steps)]
         s = block.model.apply(x, torch.from_numpy(a))
         (cross,) = torch.autograd.grad(s, x, torch.from_numpy(theta @ v.T + c @ state.y.T))
     else:
