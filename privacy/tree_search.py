@@ -39,7 +39,7 @@ def collusion_resistant_trees(parties: int, output: int | None) -> TreePair:
 
 def stored_trees(parties: int, *, opened_by_party: bool) -> TreePair:
     """The table's pair for output 0, or for the coordinator."""
-    table = json.loads(files("privacy").joinpath("tree_table.json").read_text("utf-8"))
+    table = json.loads(files("parley.privacy").joinpath("tree_table.json").read_text("utf-8"))
     entry = table["party" if opened_by_party else "coordinator"][str(parties)]
     return TreePair(Tree(tuple(entry["masked"])), Tree(tuple(entry["masks"])), 0 if opened_by_party else None)
 

@@ -1,5 +1,7 @@
 """Stored and searched tree pairs withstand two colluders."""
 
+import subprocess
+import sys
 from importlib.resources import files
 
 import pytest
@@ -17,7 +19,13 @@ from parley.privacy.trees import TooFewParties
 
 
 def test_the_stored_table_is_what_the_search_draws():
-    assert files("privacy").joinpath("tree_table.json").read_text("utf-8") == table_text()
+    assert files("parley.privacy").joinpath("tree_table.json").read_text("utf-8") == table_text()
+
+
+def test_the_stored_table_is_found_wherever_a_service_is_started(tmp_path):
+    asks = "from parley.privacy.tree_search import stored_trees; print(stored_trees(3, opened_by_party=True).output)"
+    found = subprocess.run([sys.executable, "-c", asks], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert found.stdout == "0\n", found.stderr
 
 
 @pytest.mark.parametrize("parties", range(3, TABLE_PARTIES + 1))
