@@ -28,7 +28,7 @@ class Peers(Protocol):
     """Bytes of the messages that were sent, serialised."""
 
     def on(self, body: str, take: Take) -> None:
-        """Let a role take messages of one kind; before that they are refused."""
+        """Hand messages of one kind to this function; before that they are refused."""
 
     async def push(self, receiver: int, blobs: Blobs, **body: Message) -> None:
         """Send a message, and the chunks of what it announces. Raises PeerLost if the receiver cannot be reached."""

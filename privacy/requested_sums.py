@@ -16,8 +16,29 @@ LEAST_PARTIES = 3
 """Whoever opens a sum of two knows the other's value."""
 
 
-class RequestedSums:
-    """One party's gates into the sums of every requester, and how it opens its own."""
+class RequestedTreeSums:
+    """One party's gates into sums up every requester's trees, and how it opens its own."""
+
+    def __init__(self, index: int, parties: int, settings: AggregationSpec) -> None:
+        ring = ring_of(settings)
+        pairs = [collusion_resistant_trees(parties, requester) for requester in range(parties)]
+        self.gates = [TreeGate(index, pair, ring) for pair in pairs]
+        """This party's gate into the trees of each requester, who is the root of its own tree of values."""
+        self.mask_roots = [pair.masks.root for pair in pairs]
+        """Who ends each requester's tree of masks, and tells the requester."""
+        self._index, self._ring = index, ring
+        self._opener = SumOpener(pairs[index], ring, minimum_parties=max(LEAST_PARTIES, settings.minimum_parties))
+
+    def open(self, values: TreeSum, masks: TreeSum) -> OpenedSum:
+        """φ₁ − φ₂ of a sum that this party asked for."""
+        phi1 = PartialSum(values.round, TreeNumber.MASKED, self._index, values.participants, values.elements)
+        root = self.mask_roots[self._index]
+        phi2 = PartialSum(masks.round, TreeNumber.MASKS, root, masks.participants, masks.elements)
+        return OpenedSum(self._ring.decode(self._opener.open_sum(phi1, phi2)))
+
+
+class RequestedMaskedSums:
+    """One party's gates into every requester's sums under masks that cancel (or none), and how it opens its own."""
 
     def __init__(
         self,
@@ -27,46 +48,16 @@ class RequestedSums:
         secrets: Callable[[int], Mapping[int, bytes]],
     ) -> None:
         """`secrets` derives pair secrets for the sums of one requester."""
-        self._index, self._parties = index, parties
+
+        def gate(requester: int) -> SumGate:
+            if settings.kind == "plain":
+                return SumGate(ClearProtection(parties))
+            least = max(LEAST_PARTIES, settings.minimum_parties)
+            return SumGate(Pairwise(index, secrets(requester), ring_of(settings), least))
+
+        self.gates = [gate(requester) for requester in range(parties)]
+        """This party's gate into the sums of each requester."""
         self._opening = SumOpening(settings, parties)
-        self._ring = ring_of(settings)
-        self.by_trees = settings.kind == "two_tree"
-        if self.by_trees:
-            pairs = [collusion_resistant_trees(parties, requester) for requester in range(parties)]
-            self._trees = [TreeGate(index, pair, self._ring) for pair in pairs]
-            self.mask_roots = [pair.masks.root for pair in pairs]
-            self._opener = SumOpener(
-                pairs[index], self._ring, minimum_parties=max(LEAST_PARTIES, settings.minimum_parties)
-            )
-            return
-        self._gates = [
-            SumGate(ClearProtection(parties))
-            if settings.kind == "plain"
-            else SumGate(
-                Pairwise(
-                    index,
-                    secrets(requester),
-                    self._ring,
-                    max(LEAST_PARTIES, settings.minimum_parties),
-                )
-            )
-            for requester in range(parties)
-        ]
-
-    def tree_gate(self, requester: int) -> TreeGate:
-        """This party's gate into a requester's trees."""
-        return self._trees[requester]
-
-    def gate(self, requester: int) -> SumGate:
-        """This party's gate into a requester's sums under masks that cancel."""
-        return self._gates[requester]
-
-    def open_trees(self, values: TreeSum, masks: TreeSum) -> OpenedSum:
-        """φ₁ − φ₂ of a sum that this party asked for."""
-        phi1 = PartialSum(values.round, TreeNumber.MASKED, self._index, values.participants, values.elements)
-        root = self.mask_roots[self._index]
-        phi2 = PartialSum(masks.round, TreeNumber.MASKS, root, masks.participants, masks.elements)
-        return OpenedSum(self._ring.decode(self._opener.open_sum(phi1, phi2)))
 
     def open(self, addends: Sequence[Addend]) -> OpenedSum:
         """The sum of everyone's addends, in the order of blocks."""

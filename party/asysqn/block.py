@@ -1,7 +1,7 @@
 """AsySQN at a party: its block of the run, with the rows and labels it trains on.
 
-Q. Zhang et al.: AsySQN, KDD 2021, Algorithms 3 to 5. The steps are in `party.asysqn`; this module puts a party's own
-rows, labels and names of batches around them, the same for the asynchronous and the synchronous schedule.
+Q. Zhang et al.: AsySQN, KDD 2021, Algorithms 3 to 5. The steps are in `party.asysqn.steps`; this module puts a party's
+own rows, labels and names of batches around them, the same for the asynchronous and the synchronous schedule.
 """
 
 from __future__ import annotations
@@ -12,10 +12,18 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from parley.numerics.gradient_estimators import Features, Rows
-from parley.numerics.linear_losses import LinearLoss, slopes_at, slopes_from_derivative
+from parley.numerics.gradient_estimators import Estimator, Features, Rows, as_features
+from parley.numerics.lbfgs import Damping, DampingMode, Scale
+from parley.numerics.linear_losses import LinearLoss, loss_named, slopes_at, slopes_from_derivative
+from parley.numerics.streams import stream
 from parley.party.asysqn import steps as asysqn
+from parley.party.roles import Opened
+from parley.privacy.aggregation import ring_of
+from parley.protocols.asysqn.batches import watched_rows
 from parley.protocols.asysqn.messages import AllRows, Batch, Derivative, Evaluate, Outcome, RowsName
+from parley.protocols.asysqn.settings import AsysqnSpec
+from parley.spec.rows import divide
+from parley.tables.errors import RowsDiffer, TableUnknown
 
 Vector = NDArray[np.float64]
 
@@ -77,19 +85,20 @@ class Block:
         ]
 
     def advance(
-        self, state: asysqn.State, requester: int, name: RowsName, outcome: Outcome, *, damp: float = 1.0
+        self, state: asysqn.State, requester: int, name: RowsName, outcome: Outcome, damp: float = 1.0
     ) -> asysqn.State:
         """Take a snapshot or make a step from the sum (or the slopes) of the rows named; `damp` shortens the step."""
         settings = replace(self.settings, step_size=damp * self.settings.step_size)
         values = np.asarray(outcome.values, dtype=np.float64)
         if isinstance(name, AllRows):
-            slope = values if isinstance(outcome, Derivative) else self._slope(values, None)
-            return asysqn.take_snapshot(settings, self.data, state, slope)
+            given = isinstance(outcome, Derivative)
+            derivatives = values if given else self.loss.derivative(values, self._labels_here)
+            return asysqn.take_snapshot(settings, self.data, state, derivatives)
         rows = self.row_numbers(requester, name)
         if isinstance(outcome, Derivative):
             slopes = slopes_from_derivative(self.loss, values)
         else:
-            slopes = slopes_at(self.loss, values, self._labels(rows))
+            slopes = slopes_at(self.loss, values, self._labels_here[rows])
         return asysqn.update(settings, self.data, state, rows, slopes)
 
     def evaluated(self, state: asysqn.State, ask: Evaluate) -> Vector:
@@ -102,10 +111,61 @@ class Block:
             raise RowsNotThere(f"rows {ask.first} to {last} asked for; the table has {self.table.shape[0]}")
         return np.asarray(self.table[ask.first : last] @ state.weights)
 
-    def _slope(self, theta: Vector, rows: Rows | None) -> Vector:
-        return self.loss.derivative(theta, self._labels(rows))
-
-    def _labels(self, rows: Rows | None) -> Vector:
+    @property
+    def _labels_here(self) -> Vector:
         if self.labels is None:
             raise LabelsNotHere("this party has no labels: the coordinator must send ∂L/∂θ (labels_at: coordinator)")
-        return self.labels if rows is None else self.labels[rows]
+        return self.labels
+
+
+def block_of(opened: Opened) -> Block:
+    """This party's block of the run."""
+    spec, run = opened.spec.settings(AsysqnSpec), opened.spec
+    names = [entry.name for entry in run.parties]
+    table = as_features(opened.table.features)
+    limit = ring_of(run.privacy.aggregation).limit
+    settings = asysqn.Settings(
+        seed=run.seed,
+        estimator=Estimator(spec.estimator),
+        direction=asysqn.Direction(spec.direction),
+        schedule=asysqn.Schedule(spec.schedule),
+        step_size=spec.step_size,
+        step_decay=spec.step_decay,
+        batch_size=spec.batch,
+        regularisation=spec.regularisation,
+        damping=Damping(
+            spec.curvature.memory,
+            DampingMode(spec.curvature.damping),
+            spec.curvature.delta,
+            Scale(spec.curvature.scale),
+        ),
+        pair_every=spec.curvature.pair_every,
+        snapshot_every=spec.snapshot_every,
+        largest_theta=min(2.0**16, limit),
+    )
+    loss = loss_named(spec.loss)
+    if opened.predicts:
+        data = asysqn.PartyData(names[opened.index], table)
+        return Block(settings, data, table[:0], table, loss, None, names)
+    sets = divide(run.split, table.shape[0], stream(run.seed, "split"))
+    train = sets.trained
+    watched = np.concatenate([watched_rows(run.seed, train, spec.watch_rows), sets.test])
+    data = asysqn.PartyData(names[opened.index], as_features(table[train]))
+    labels = _labels_of(opened, spec)
+    return Block(settings, data, table[watched], table, loss, None if labels is None else labels[train], names)
+
+
+def _labels_of(opened: Opened, spec: AsysqnSpec) -> Vector | None:
+    if spec.labels_at == "coordinator":
+        if spec.is_asynchronous and opened.coordinator is None:
+            raise TableUnknown("labels_at: coordinator needs the coordinator's address in this party's configuration")
+        return None
+    table = opened.spec.table_of(opened.index)
+    labels = opened.tables.labels(table, kind="real" if spec.loss == "ridge" else "classes")
+    if not np.array_equal(labels.ids, opened.table.ids):
+        raise RowsDiffer("this party's labels are not about the rows of its table: align them by id")
+    if spec.loss == "ridge":
+        return np.asarray(labels.values, dtype=np.float64)
+    if len(labels.classes) != 2:
+        raise RowsDiffer(f"the {spec.loss} loss takes two classes, the labels here have {len(labels.classes)}")
+    return np.where(labels.values == 1, 1.0, -1.0)

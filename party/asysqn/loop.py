@@ -1,7 +1,8 @@
 """A party's own loop in an asynchronous AsySQN run: read θ, step, and never wait for another party's step.
 
 Three things run beside each other: this loop (its arithmetic in a thread of its own), the answers to other parties
-(`theta`, another thread), and the coordinator's evaluations. They share one immutable state.
+(`theta`, another thread), and the coordinator's evaluations. The loop alone replaces the party's state; the others read
+it.
 
 While some party cannot be reached no sum is complete. The loop then goes on for a while with what it knows: the
 others' part of θ as it last read it, and its own part as it is now. Nothing is sent for such a step. Every further one
@@ -9,10 +10,9 @@ is half as long: all parties that go on alone move at once, and together they mu
 """
 
 import asyncio
-import time
 from collections.abc import Callable
 from concurrent.futures import Executor
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 import numpy as np
@@ -20,34 +20,23 @@ from numpy.typing import NDArray
 
 from parley.party.asysqn import steps as asysqn
 from parley.party.asysqn.block import Block
-from parley.party.asysqn.theta import ThetaPlane
+from parley.party.asysqn.state import Latest, LoopState
+from parley.party.asysqn.theta import ThetaAnswers, ThetaRequests
 from parley.party.peers import PeerLost
 from parley.party.roles import CoordinatorLine
 from parley.privacy.release import ClearSumGate, OpenedSum
 from parley.protocols.asysqn.codec import decode_slopes, encode_question
 from parley.protocols.asysqn.messages import AllRows, Derivative, OpenedTheta, Outcome, RowsName
-from parley.protocols.asysqn.settings import AsysqnSpec
+from parley.protocols.asysqn.settings import AsynchronySpec
 
 FIRST_WAIT_SECONDS, LONGEST_WAIT_SECONDS = 0.1, 2.0
 Vector = NDArray[np.float64]
 Result = TypeVar("Result")
 
 
-@dataclass(frozen=True)
-class LoopState:
-    """Where a party stands: all that a checkpoint holds."""
-
-    state: asysqn.State
-    others: Vector
-    """The other parties' part of θ, one number for each training row, as it was last read."""
-    calls: int = 0
-    """Sums asked for, snapshots included."""
-    updates_alone: int = 0
-    """Updates made without a complete sum."""
-    k: int = 0
-    """The checkpoint that this is."""
-    pending: RowsName | None = None
-    """Rows whose sum is under way (synchronous)."""
+def now() -> float:
+    """Seconds on the event loop's clock, the one that `asyncio.sleep` sleeps by."""
+    return asyncio.get_running_loop().time()
 
 
 @dataclass
@@ -58,24 +47,34 @@ class Pace:
     speed: float
     busy_seconds: float = 0.0
     """Time spent in updates so far, the sleep included."""
+    _started: float | None = None
+
+    def start(self) -> None:
+        """Count time from now on; a second start changes nothing."""
+        self._started = now() if self._started is None else self._started
+
+    @property
+    def loop_seconds(self) -> float:
+        """Time since the start."""
+        return 0.0 if self._started is None else now() - self._started
 
     async def keep(self, began: float) -> None:
         """Sleep until an update that began then may end."""
-        worked = time.monotonic() - began
+        worked = now() - began
         least = self.turn_seconds / self.speed if self.turn_seconds else worked / self.speed
         if least > worked:
             await asyncio.sleep(least - worked)
         self.busy_seconds += max(least, worked)
 
 
-class LabelHolder:
-    """Asks the coordinator for slopes of the loss at sums that this party opened."""
+class RemoteLabels:
+    """The labels where the coordinator alone has them: it turns sums that this party opened into slopes of the loss."""
 
     def __init__(self, line: CoordinatorLine, session_id: str) -> None:
         self._line, self._session_id, self._gate = line, session_id, ClearSumGate()
 
-    async def ask(self, rows: RowsName, opened: OpenedSum) -> Vector:
-        """∂L/∂θ on some rows."""
+    async def ask_derivative(self, rows: RowsName, opened: OpenedSum) -> Vector:
+        """∂L/∂θ on some rows. Raises PeerLost where the coordinator cannot be reached."""
         question, blobs = encode_question(self._session_id, rows, self._gate.release(opened))
         return decode_slopes(*await self._line.ask(question, blobs))
 
@@ -86,34 +85,39 @@ class UpdateLoop:
 
     block: Block
     index: int
-    spec: AsysqnSpec
-    loop_state: LoopState
-    plane: ThetaPlane
+    limits: AsynchronySpec
+    latest: Latest
+    requests: ThetaRequests
+    answers: ThetaAnswers
     pace: Pace
     worker: Executor
     """Where updates are computed."""
     patience_seconds: float = 300.0
     """A loop that the coordinator has not asked about for so long makes no further steps until it does."""
-    label_holder: LabelHolder | None = None
+    remote_labels: RemoteLabels | None = None
     """Who turns θ into slopes, where this party has no labels."""
-    checkpoint: int = 0
-    """The last checkpoint that was written."""
     staleness: int = 0
     """Most calls of others between a reading and the step made from it, so far."""
     failure: Exception | None = None
-    started: float = field(default_factory=time.monotonic)
-    heard: float = field(default_factory=time.monotonic)
+    """What stopped the loop; told to the coordinator at its next ask."""
+    heard: float = 0.0
     """When the coordinator last asked for something."""
     _task: asyncio.Task[None] | None = None
     _alone: int = 0
+    """Steps made without a complete sum since the last complete one."""
     _retry_at: float = 0.0
     _delay: float = FIRST_WAIT_SECONDS
 
     def start(self) -> None:
         """Start stepping; a second start is no other loop."""
         if self._task is None:
-            self.started = time.monotonic()
+            self.pace.start()
             self._task = asyncio.create_task(self._run())
+
+    @property
+    def has_started(self) -> bool:
+        """Whether there may be steps that no checkpoint holds."""
+        return self._task is not None
 
     async def stop(self) -> None:
         """Stop between two steps, whatever is under way."""
@@ -121,76 +125,86 @@ class UpdateLoop:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
 
-    def check(self) -> None:
-        """Raise what stopped the loop, if something did."""
-        failure = self.failure or self.plane.failure
-        if failure is not None:
-            raise failure
-
     async def _run(self) -> None:
         try:
             while True:
-                if time.monotonic() - self.heard > self.patience_seconds:
+                if now() - self.heard > self.patience_seconds:
                     await asyncio.sleep(LONGEST_WAIT_SECONDS)
                 else:
                     await self._turn()
-        except Exception as error:  # told to the coordinator at its next ask
+        except Exception as error:
             self.failure = error
 
     async def _turn(self) -> None:
-        loop_state = self.loop_state
-        rows = self.block.next_rows(loop_state.state)
-        own = await self._compute(self.block.share, loop_state.state, self.index, rows)
-        calls_before = self.plane.answered
-        found = await self._read(rows, own)
-        if found is None and (self._alone >= self.spec.asynchrony.steps_alone or self.label_holder is not None):
-            await asyncio.sleep(max(0.0, self._retry_at - time.monotonic()))
-            return
-        theta = self._others(loop_state, rows) + own if found is None else found.values
-        began = time.monotonic()
-        try:
-            outcome = OpenedTheta(theta) if found is None else await self._outcome(rows, found)
-        except PeerLost:
-            self._back_off()
-            await asyncio.sleep(max(0.0, self._retry_at - began))
-            return
-        state = await self._compute(self._advance, loop_state.state, rows, outcome, 0.5**self._alone)
-        if not isinstance(rows, AllRows):
-            await self.pace.keep(began)
-        if found is None:
-            self._alone += 1
-            self.loop_state = replace(loop_state, state=state, updates_alone=loop_state.updates_alone + 1)
-            return
-        age = self.plane.answered - calls_before
-        if age > self.spec.asynchrony.staleness:
-            self.loop_state = replace(loop_state, calls=loop_state.calls + 1)
-            return
-        self.staleness = max(self.staleness, age)
-        self._alone, self._delay = 0, FIRST_WAIT_SECONDS
-        others = self._remember(loop_state, rows, theta - own)
-        self.loop_state = replace(loop_state, state=state, others=others, calls=loop_state.calls + 1)
+        """Read θ on the rows of the next step, and step."""
+        before = self.latest.loop_state
+        rows = self.block.next_rows(before.state)
+        own = await self._compute(self.block.share, before.state, self.index, rows)
+        calls_before = self.answers.answered
+        opened = await self._read(rows, own)
+        if opened is None:
+            await self._step_alone(before, rows, own)
+        else:
+            await self._step(before, rows, own, opened, calls_before)
 
     async def _read(self, rows: RowsName, own: Vector) -> OpenedSum | None:
         """θ of some rows, or None while a party cannot be reached."""
-        if time.monotonic() < self._retry_at:
+        if now() < self._retry_at:
             return None
         try:
-            return await self.plane.read(rows, own)
+            return await self.requests.read(rows, own)
         except PeerLost:
             self._back_off()
             return None
 
-    def _back_off(self) -> None:
-        self._retry_at = time.monotonic() + self._delay
-        self._delay = min(2 * self._delay, LONGEST_WAIT_SECONDS)
+    async def _step(self, before: LoopState, rows: RowsName, own: Vector, opened: OpenedSum, calls_before: int) -> None:
+        """Step from a complete sum, unless it has become too old on the way."""
+        began = now()
+        try:
+            outcome = await self._outcome(rows, opened)
+        except PeerLost:
+            self._back_off()
+            await self._wait_to_retry()
+            return
+        state = await self._advance(before, rows, outcome, began)
+        before = replace(before, calls=before.calls + 1)
+        age = self.answers.answered - calls_before
+        if age > self.limits.staleness:
+            self.latest.loop_state = before
+            return
+        self.staleness = max(self.staleness, age)
+        self._alone, self._delay = 0, FIRST_WAIT_SECONDS
+        others = self._remember(before, rows, opened.values - own)
+        self.latest.loop_state = replace(before, state=state, others=others)
+
+    async def _step_alone(self, before: LoopState, rows: RowsName, own: Vector) -> None:
+        """Step from the others' last known part of θ, if there may be one more such step."""
+        if self._alone >= self.limits.steps_alone or self.remote_labels is not None:
+            await self._wait_to_retry()
+            return
+        outcome = OpenedTheta(self._others(before, rows) + own)
+        state = await self._advance(before, rows, outcome, now())
+        self._alone += 1
+        self.latest.loop_state = replace(before, state=state, updates_alone=before.updates_alone + 1)
 
     async def _outcome(self, rows: RowsName, opened: OpenedSum) -> Outcome:
-        if self.label_holder is None:
+        if self.remote_labels is None:
             return OpenedTheta(opened.values)
-        return Derivative(await self.label_holder.ask(rows, opened))
+        return Derivative(await self.remote_labels.ask_derivative(rows, opened))
 
-    def _advance(self, state: asysqn.State, rows: RowsName, outcome: Outcome, damp: float) -> asysqn.State:
-        return self.block.advance(state, self.index, rows, outcome, damp=damp)
+    async def _advance(self, before: LoopState, rows: RowsName, outcome: Outcome, began: float) -> asysqn.State:
+        damp = 0.5**self._alone
+        state = await self._compute(self.block.advance, before.state, self.index, rows, outcome, damp)
+        if not isinstance(rows, AllRows):
+            await self.pace.keep(began)
+        return state
+
+    def _back_off(self) -> None:
+        self._retry_at = now() + self._delay
+        self._delay = min(2 * self._delay, LONGEST_WAIT_SECONDS)
+
+    async def _wait_to_retry(self) -> None:
+        await asyncio.sleep(max(0.0, self._retry_at - now()))
 
     def _others(self, loop_state: LoopState, rows: RowsName) -> Vector:
         if isinstance(rows, AllRows):

@@ -1,30 +1,27 @@
 """AsySQN behind a party's session: rounds behind a barrier, or a loop of its own that the coordinator only watches."""
 
 import asyncio
-import time
-from collections.abc import Mapping
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
 from google.protobuf.message import Message
 from torch import Tensor
 
-from parley.numerics.gradient_estimators import Estimator, UnsuitableFeatures, as_features, check_scaling
-from parley.numerics.lbfgs import Damping, DampingMode, Scale
-from parley.numerics.linear_losses import loss_named
+from parley.numerics.gradient_estimators import UnsuitableFeatures, as_features, check_scaling
 from parley.numerics.streams import stream
 from parley.party.asysqn import steps as asysqn
-from parley.party.asysqn.block import Block, LabelsNotHere, RowsNotThere
-from parley.party.asysqn.loop import LabelHolder, LoopState, Pace, UpdateLoop
-from parley.party.asysqn.theta import ThetaPlane
-from parley.party.roles import Begun, CheckpointMissing, Offer, Opened, PartyAlgorithm, Plan, SavedModel, scalar
-from parley.privacy.aggregation import ring_of
+from parley.party.asysqn.block import LabelsNotHere, RowsNotThere, block_of
+from parley.party.asysqn.loop import Pace, RemoteLabels, UpdateLoop, now
+from parley.party.asysqn.state import Latest, LoopState, from_tensors, to_tensors
+from parley.party.asysqn.sums import sums_of
+from parley.party.asysqn.theta import ThetaAnswers, ThetaRequests
+from parley.party.roles import Begun, Offer, Opened, PartyAlgorithm, Plan, SavedModel
 from parley.privacy.release import Addend, Release
-from parley.privacy.requested_sums import RequestedSums
-from parley.protocols.asysqn.batches import watched_rows
 from parley.protocols.asysqn.codec import PROTOCOL, encode_contribution
 from parley.protocols.asysqn.messages import Ask, Evaluate, Halt, Outcome, Progress, Start, ThetaForward
 from parley.protocols.asysqn.settings import AsysqnSpec
@@ -32,82 +29,27 @@ from parley.protocols.refusals import Refusal
 from parley.protocols.rounds import Checkpoint, Finish
 from parley.protocols.tensor.codec import Blobs, MessageInvalid
 from parley.spec.rows import divide
-from parley.tables.errors import RowsDiffer, TableUnknown
 
 Instruction = tuple[Outcome | None, Ask]
+Result = TypeVar("Result")
 
 
-class AsysqnRole:
-    """Training, or (with a trained model) prediction."""
+class AsysqnRole(ABC):
+    """What a party does alike under both schedules."""
 
-    def __init__(self, begun: Begun, trained: SavedModel | None = None) -> None:
-        self._begun, self._trained = begun, trained
-        self._spec = begun.spec.settings(AsysqnSpec)
+    def __init__(self, begun: Begun) -> None:
+        self._begun, self._spec = begun, begun.spec.settings(AsysqnSpec)
         self._block = block_of(begun.opened)
         self._pace = Pace(self._spec.turn_seconds, begun.spec.parties[begun.index].speed)
-        # Updates and answers have a thread each: neither waits behind the other, nor behind other sessions.
+        # A thread of this session alone: neither its updates nor other sessions wait behind each other.
         self._updates = ThreadPoolExecutor(max_workers=1, thread_name_prefix="asysqn-update")
-        self._answers = ThreadPoolExecutor(max_workers=1, thread_name_prefix="asysqn-answer")
-        self._loop: UpdateLoop | None = None
-        self._loop_state: LoopState | None = None
-        self._started = time.monotonic()
 
     def begin(self, checkpoint: Mapping[str, Tensor] | None) -> LoopState:
-        """w_ℓ = 0, or as a checkpoint or the trained model has it."""
-        if self._trained is not None:
-            weights = self._trained["weights"].numpy()
-            return LoopState(asysqn.start(self._block.data, weights), np.empty(0))
+        """w_ℓ = 0, or as a checkpoint has it."""
         if checkpoint is None:
             # At w = 0 everybody's part of θ is 0, so this is what the others' part is.
             return LoopState(asysqn.start(self._block.data), np.zeros(self._block.rows))
-        return _restore(self._block, checkpoint)
-
-    async def act(self, state: LoopState, instruction: Instruction) -> Plan:
-        """Take the outcome, then do what is asked."""
-        outcome, ask = instruction
-        if self._spec.is_asynchronous and self._trained is None and self._loop is None:
-            self._loop = self._make_loop(state)  # answers from now on, steps from Start on
-        if self._loop is not None:
-            self._loop.heard = time.monotonic()
-            self._loop.check()
-            state = self._loop.loop_state
-        if outcome is not None:
-            state = await self._take(state, outcome)
-        self._loop_state = state
-        match ask:
-            case ThetaForward(rows=rows):
-                draft = await self._compute(self._block.share, state.state, self._begun.index, rows)
-                self._loop_state = replace(state, pending=rows, calls=state.calls + 1)
-                return Plan(self._loop_state, draft=draft)
-            case Evaluate():
-                return Plan(state, draft=await self._compute(self._block.evaluated, state.state, ask))
-            case Start():
-                if self._loop is None:
-                    raise MessageInvalid("only an asynchronous training session starts a loop")
-                self._loop.start()
-            case Halt() if self._loop is not None:
-                await self._loop.stop()
-                self._loop.check()
-                self._loop_state = self._loop.loop_state
-        assert self._loop_state is not None  # noqa: S101 (set above)
-        kept = replace(self._loop_state, k=ask.k) if isinstance(ask, Checkpoint) else self._loop_state
-        if self._loop is not None:
-            self._loop.checkpoint = max(self._loop.checkpoint, kept.k)
-        return Plan(kept, checkpoint=kept.k if isinstance(ask, Checkpoint) else None, finished=isinstance(ask, Finish))
-
-    async def stop(self, state: LoopState) -> Plan:
-        """Stop the loop and the answers to peers; an asynchronous party keeps its newest state as its checkpoint."""
-        loop, self._loop = self._loop, None
-        if loop is not None:
-            await loop.stop()
-            await loop.plane.close()
-            state = replace(loop.loop_state, k=loop.checkpoint)
-        if self._begun.opened.coordinator is not None:
-            await self._begun.opened.coordinator.close()
-        self._updates.shutdown(wait=False)
-        self._answers.shutdown(wait=False)
-        healthy = loop is not None and loop.failure is None
-        return Plan(state, checkpoint=state.k if healthy and state.k else None)
+        return from_tensors(checkpoint, self._block.data.features.shape[1])
 
     def encode(
         self,
@@ -120,115 +62,189 @@ class AsysqnRole:
 
     def tensors(self, state: LoopState) -> dict[str, Tensor]:
         """All that a party needs to go on."""
-        arrays = {name: torch.from_numpy(np.array(array)) for name, array in asysqn.to_arrays(state.state).items()}
-        others = torch.from_numpy(state.others.copy())
-        counts = {"calls": scalar(state.calls), "updates_alone": scalar(state.updates_alone), "k": scalar(state.k)}
-        return arrays | {"others": others} | counts
+        return to_tensors(state)
 
     def model_tensors(self, state: LoopState) -> dict[str, Tensor]:
         """w_ℓ."""
         return {"weights": torch.from_numpy(state.state.weights.copy())}
 
+    @abstractmethod
+    def _progress(self) -> Progress:
+        """How far this party is."""
+
+    def _progress_at(self, state: LoopState, staleness: int = 0) -> Progress:
+        return Progress(
+            self._begun.index,
+            updates=state.state.steps,
+            calls=state.calls,
+            peer_bytes=self._begun.peers.sent_bytes,
+            busy_seconds=self._pace.busy_seconds,
+            loop_seconds=self._pace.loop_seconds,
+            staleness=staleness,
+            updates_alone=state.updates_alone,
+        )
+
+    async def _compute(self, function: Callable[..., Result], *arguments: Any) -> Result:
+        return await asyncio.get_running_loop().run_in_executor(self._updates, function, *arguments)
+
+    async def _hang_up(self) -> None:
+        if self._begun.opened.coordinator is not None:
+            await self._begun.opened.coordinator.close()
+        self._updates.shutdown(wait=False)
+
+
+class SynchronousRole(AsysqnRole):
+    """Rounds behind a barrier, or (with a trained model) prediction; the session keeps the state."""
+
+    _planned: LoopState
+    """What the round that is answered planned: the answer says how far that is."""
+
+    def __init__(self, begun: Begun, trained: SavedModel | None = None) -> None:
+        super().__init__(begun)
+        self._trained = trained
+
+    def begin(self, checkpoint: Mapping[str, Tensor] | None) -> LoopState:
+        """w_ℓ as it was trained, where it was."""
+        if self._trained is None:
+            return super().begin(checkpoint)
+        return LoopState(asysqn.start(self._block.data, self._trained["weights"].numpy()), np.empty(0))
+
+    async def act(self, state: LoopState, instruction: Instruction) -> Plan:
+        """Step from the outcome of the round before, then do what is asked."""
+        outcome, ask = instruction
+        self._pace.start()
+        if outcome is not None:
+            state = await self._take(state, outcome)
+        plan = await self._answer(state, ask)
+        self._planned = plan.state
+        return plan
+
+    async def stop(self, state: LoopState) -> Plan:
+        """Nothing runs beside the rounds: there is nothing to keep that is not kept."""
+        await self._hang_up()
+        return Plan(state)
+
+    async def _answer(self, state: LoopState, ask: Ask) -> Plan:
+        match ask:
+            case ThetaForward(rows=rows):
+                draft = await self._compute(self._block.share, state.state, self._begun.index, rows)
+                return Plan(replace(state, pending=rows, calls=state.calls + 1), draft=draft)
+            case Evaluate():
+                return Plan(state, draft=await self._compute(self._block.evaluated, state.state, ask))
+            case Start() | Halt():
+                raise MessageInvalid("only an asynchronous training session has a loop to start or halt")
+            case Checkpoint(k=k):
+                return Plan(replace(state, k=k), checkpoint=k)
+        return Plan(state, finished=isinstance(ask, Finish))
+
     async def _take(self, state: LoopState, outcome: Outcome) -> LoopState:
-        """Step from the sum of the round before (synchronous)."""
-        if state.pending is None or self._loop is not None:
+        if state.pending is None:
             raise MessageInvalid("an outcome came where no sum was under way")
-        began = time.monotonic()
+        began = now()
         advanced = await self._compute(self._block.advance, state.state, self._begun.index, state.pending, outcome)
         if advanced.steps > state.state.steps:
             await self._pace.keep(began)
         return replace(state, state=advanced, pending=None)
 
-    def _make_loop(self, loop_state: LoopState) -> UpdateLoop:
-        place, opened = self._begun, self._begun.opened
-        count = len(place.spec.parties)
-        limits = self._spec.asynchrony
-        sums = RequestedSums(
-            place.index,
-            count,
-            place.spec.privacy.aggregation,
-            lambda requester: place.secrets(f"asysqn/{requester}"),
-        )
-        plane = ThetaPlane(
-            place.index,
-            count,
-            place.peers,
+    def _progress(self) -> Progress:
+        return self._progress_at(self._planned)
+
+
+class AsynchronousRole(AsysqnRole):
+    """A loop that steps by itself: it has the state, of which the session keeps a copy that is as old as its round."""
+
+    _loop: UpdateLoop
+    _checkpoint: int
+    """The last checkpoint that was asked for."""
+
+    def __init__(self, begun: Begun) -> None:
+        super().__init__(begun)
+        # Answers have a thread beside the updates': neither waits behind the other.
+        self._answering = ThreadPoolExecutor(max_workers=1, thread_name_prefix="asysqn-answer")
+
+    def begin(self, checkpoint: Mapping[str, Tensor] | None) -> LoopState:
+        """Make the loop: the party answers from now on, and steps from `Start` on."""
+        state = super().begin(checkpoint)
+        self._loop, self._checkpoint = self._make_loop(state), state.k
+        return state
+
+    async def act(self, _: LoopState, instruction: Instruction) -> Plan:
+        """Do what is asked beside the loop."""
+        outcome, ask = instruction
+        loop = self._loop
+        loop.heard = now()
+        _raise_failure(loop)
+        if outcome is not None:
+            raise MessageInvalid("an outcome came where no sum was under way")
+        match ask:
+            case ThetaForward():
+                raise MessageInvalid("parties of an asynchronous session ask for their sums themselves")
+            case Evaluate():
+                state = loop.latest.loop_state
+                return Plan(state, draft=await self._compute(self._block.evaluated, state.state, ask))
+            case Start():
+                loop.start()
+            case Halt():
+                await loop.stop()
+                _raise_failure(loop)
+            case Checkpoint(k=k):
+                self._checkpoint = k
+                return Plan(replace(loop.latest.loop_state, k=k), checkpoint=k)
+        return Plan(loop.latest.loop_state, finished=isinstance(ask, Finish))
+
+    async def stop(self, state: LoopState) -> Plan:
+        """Stop the loop and the answers to peers, and keep the newest state as the last checkpoint."""
+        loop, k = self._loop, self._checkpoint
+        await loop.stop()
+        await loop.answers.close()
+        await self._hang_up()
+        self._answering.shutdown(wait=False)
+        keeps = loop.has_started and loop.failure is None and k
+        return Plan(replace(loop.latest.loop_state, k=k), checkpoint=k) if keeps else Plan(state)
+
+    def _make_loop(self, state: LoopState) -> UpdateLoop:
+        begun, limits, latest = self._begun, self._spec.asynchrony, Latest(state)
+        index, count, line = begun.index, len(begun.spec.parties), begun.opened.coordinator
+        sums = sums_of(begun)
+        answers = ThetaAnswers(
+            self._block,
+            latest,
+            begun.peers,
             sums,
-            lambda requests: self._block.shares(loop.loop_state.state, requests),
-            self._answers,
+            self._answering,
             most_waiting=limits.waiting_requests,
             seconds=limits.answer_seconds,
         )
-        holder = None
-        if self._spec.labels_at == "coordinator" and opened.coordinator is not None:
-            holder = LabelHolder(opened.coordinator, opened.session_id)
-        loop = UpdateLoop(
+        labels = None
+        if self._spec.labels_at == "coordinator" and line is not None:
+            labels = RemoteLabels(line, begun.opened.session_id)
+        return UpdateLoop(
             self._block,
-            place.index,
-            self._spec,
-            loop_state,
-            plane,
+            index,
+            limits,
+            latest,
+            ThetaRequests(index, count, begun.peers, sums, limits.answer_seconds),
+            answers,
             self._pace,
             self._updates,
-            patience_seconds=place.spec.wait_seconds,
-            label_holder=holder,
+            patience_seconds=begun.spec.wait_seconds,
+            remote_labels=labels,
         )
-        return loop
 
     def _progress(self) -> Progress:
-        loop = self._loop
-        loop_state = loop.loop_state if loop is not None else self._loop_state
-        assert loop_state is not None  # noqa: S101 (act has set it)
-        return Progress(
-            self._begun.index,
-            updates=loop_state.state.steps,
-            calls=loop_state.calls,
-            peer_bytes=self._begun.peers.sent_bytes,
-            busy_seconds=self._pace.busy_seconds,
-            loop_seconds=time.monotonic() - (loop.started if loop is not None else self._started),
-            staleness=loop.staleness if loop is not None else 0,
-            updates_alone=loop_state.updates_alone,
-        )
-
-    async def _compute(self, function: Any, *arguments: Any) -> Any:
-        return await asyncio.get_running_loop().run_in_executor(self._updates, function, *arguments)
+        return self._progress_at(self._loop.latest.loop_state, self._loop.staleness)
 
 
-def block_of(opened: Opened) -> Block:
-    """This party's block of the run."""
-    spec, run = opened.spec.settings(AsysqnSpec), opened.spec
-    names = [entry.name for entry in run.parties]
-    table = as_features(opened.table.features)
-    limit = ring_of(run.privacy.aggregation).limit
-    settings = asysqn.Settings(
-        seed=run.seed,
-        estimator=Estimator(spec.estimator),
-        direction=asysqn.Direction(spec.direction),
-        schedule=asysqn.Schedule(spec.schedule),
-        step_size=spec.step_size,
-        step_decay=spec.step_decay,
-        batch_size=spec.batch,
-        regularisation=spec.regularisation,
-        damping=Damping(
-            spec.curvature.memory,
-            DampingMode(spec.curvature.damping),
-            spec.curvature.delta,
-            Scale(spec.curvature.scale),
-        ),
-        pair_every=spec.curvature.pair_every,
-        snapshot_every=spec.snapshot_every,
-        largest_theta=min(2.0**16, limit),
-    )
-    loss = loss_named(spec.loss)
-    if opened.predicts:
-        data = asysqn.PartyData(names[opened.index], table)
-        return Block(settings, data, table[:0], table, loss, None, names)
-    sets = divide(run.split, table.shape[0], stream(run.seed, "split"))
-    train = sets.trained
-    watched = np.concatenate([watched_rows(run.seed, train, spec.watch_rows), sets.test])
-    data = asysqn.PartyData(names[opened.index], as_features(table[train]))
-    labels = _labels(opened, spec)
-    return Block(settings, data, table[watched], table, loss, None if labels is None else labels[train], names)
+def _raise_failure(loop: UpdateLoop) -> None:
+    failure = loop.failure or loop.answers.failure
+    if failure is not None:
+        raise failure
+
+
+def role_of(begun: Begun) -> AsysqnRole:
+    """The role that the run's schedule asks for."""
+    asynchronous = begun.spec.settings(AsysqnSpec).is_asynchronous
+    return AsynchronousRole(begun) if asynchronous else SynchronousRole(begun)
 
 
 def accept(opened: Opened) -> Offer:
@@ -239,36 +255,11 @@ def accept(opened: Opened) -> Offer:
     return Offer(len(opened.table.columns), () if found is None else (found.text,))
 
 
-def _labels(opened: Opened, spec: AsysqnSpec) -> Any:
-    if spec.labels_at == "coordinator":
-        if spec.is_asynchronous and opened.coordinator is None:
-            raise TableUnknown("labels_at: coordinator needs the coordinator's address in this party's configuration")
-        return None
-    table = opened.spec.table_of(opened.index)
-    labels = opened.tables.labels(table, kind="real" if spec.loss == "ridge" else "classes")
-    if not np.array_equal(labels.ids, opened.table.ids):
-        raise RowsDiffer("this party's labels are not about the rows of its table: align them by id")
-    if spec.loss == "ridge":
-        return np.asarray(labels.values, dtype=np.float64)
-    if len(labels.classes) != 2:
-        raise RowsDiffer(f"the {spec.loss} loss takes two classes, the labels here have {len(labels.classes)}")
-    return np.where(labels.values == 1, 1.0, -1.0)
-
-
-def _restore(block: Block, tensors: Mapping[str, Tensor]) -> LoopState:
-    arrays = {name: tensor.numpy() for name, tensor in tensors.items()}
-    if "others" not in arrays or arrays["weights"].shape != (block.data.features.shape[1],):
-        raise CheckpointMissing("the checkpoint belongs to another model: start a new run")
-    calls, alone, k = (int(arrays.pop(name)) for name in ("calls", "updates_alone", "k"))
-    others = arrays.pop("others").copy()
-    return LoopState(asysqn.from_arrays(arrays), others, calls, alone, k)
-
-
 ALGORITHM = PartyAlgorithm(
     PROTOCOL,
     accept,
-    AsysqnRole,
-    predictor=AsysqnRole,
+    role_of,
+    predictor=SynchronousRole,
     refusals={
         asysqn.Diverged: Refusal("OUT_OF_RANGE", "DIVERGED"),
         asysqn.BatchMismatch: Refusal("INVALID_ARGUMENT", "MESSAGE_INVALID"),

@@ -61,7 +61,7 @@ async def main(given: argparse.Namespace) -> None:
     )
     servicer = PartyServicer(config)
     party_service_pb2_grpc.add_PartyServiceServicer_to_server(servicer, server)
-    peer_service_pb2_grpc.add_PeerServiceServicer_to_server(PeerServicer(servicer.peer_plane), server)
+    peer_service_pb2_grpc.add_PeerServiceServicer_to_server(PeerServicer(servicer.peers_of), server)
     alignment_service_pb2_grpc.add_AlignmentServiceServicer_to_server(AlignmentServicer(config), server)
     await add_health_and_reflection(server, [SERVICE.full_name, PEERS.full_name, ALIGNMENT.full_name])
     host = config.listen.rpartition(":")[0]

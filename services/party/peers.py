@@ -1,8 +1,7 @@
-"""The peer plane of one session: partial sums up the aggregation trees and messages of roles, party to party."""
+"""One session's links to the other parties: a stream to each, and whoever takes what they send."""
 
 import asyncio
 import contextlib
-from collections import deque
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -12,11 +11,7 @@ from google.protobuf.message import Message
 
 from parley.contracts.peer.v1 import peer_service_pb2 as pb
 from parley.contracts.peer.v1 import peer_service_pb2_grpc as pb_grpc
-from parley.numerics.arrays import Vector
-from parley.party.peers import PeerFlooded, PeerLost, Take
-from parley.party.tree_sums import TREES, climb
-from parley.privacy.release import Addend, Release, TreeGate, TreeName, TreeSum
-from parley.protocols.aggregation.codec import decode_tree_sum, encode_tree_sum
+from parley.party.peers import PeerLost, Take
 from parley.protocols.protocol import EXTENSION, CrossingProtocol
 from parley.protocols.tensor.codec import Blobs, MessageInvalid
 from parley.services.wire.envelopes import extension, from_extension
@@ -24,14 +19,10 @@ from parley.services.wire.framing import framed
 from parley.services.wire.transport import open_channel
 
 _FIELDS = frozenset(pb.PushRequest.DESCRIPTOR.fields_by_name)
-MOST_WAITING = 1024
-"""Partial sums that may wait for this party to come to their round."""
-
-Waiting = tuple[TreeName, int, int]
 
 
-class PeerPlane:
-    """What one party says to, and hears from, the others of its session."""
+class PeerLinks:
+    """What one party sends to, and takes from, the others of its session, over gRPC."""
 
     def __init__(
         self,
@@ -39,29 +30,23 @@ class PeerPlane:
         names: Sequence[str],
         addresses: Sequence[str],
         identity: Path,
-        seconds: float,
         protocol: CrossingProtocol,
     ) -> None:
         self._session_id, self._names, self._addresses = session_id, names, addresses
-        self._identity, self._seconds, self._protocol = identity, seconds, protocol
-        self._arrived: dict[Waiting, asyncio.Future[TreeSum]] = {}
+        self._identity, self._protocol = identity, protocol
         self._streams: dict[int, grpc.aio.StreamUnaryCall] = {}
         self._channels: dict[int, grpc.aio.Channel] = {}
-        self._summed = 0
         self._writing = [asyncio.Lock() for _ in names]
         self._takers: dict[str, Take] = {}
         self.sent_bytes = 0
         """Bytes of the messages that were sent, serialised."""
 
     def on(self, body: str, take: Take) -> None:
-        """Let a role take messages of one kind; before that they are refused."""
+        """Hand messages of one kind to this function; before that they are refused."""
         self._takers[body] = take
 
     def take(self, sender: str, body: str, message: Any, blobs: Blobs) -> None:
         """Hand a message that another party pushed to whoever takes its kind."""
-        if body == "masked_theta":
-            self.deliver(sender, decode_tree_sum(message, blobs))
-            return
         if body == EXTENSION:
             message = from_extension(self._protocol, message, self._protocol.peer_messages)
             body = type(message).__name__
@@ -69,45 +54,6 @@ class PeerPlane:
         if taker is None:
             raise MessageInvalid(f"this session takes no {body} from peers")
         taker(self._names.index(sender), message, blobs)
-
-    def deliver(self, sender: str, part: TreeSum) -> None:
-        """Take a partial sum that another party pushed; one of a round that is over is a repetition."""
-        if part.round <= self._summed:
-            return
-        future = self._future((part.tree, part.round, self._names.index(sender)))
-        if not future.done():  # a repeated one is the same one
-            future.set_result(part)
-
-    async def sum_up_trees(self, gate: TreeGate, number: int, draft: Vector) -> Release[Addend]:
-        """Add this party's share on both trees, and pass the sums on; what ends here goes to the coordinator."""
-        gate.begin(number, draft)
-        try:
-            async with asyncio.timeout(self._seconds):
-                ends = await asyncio.gather(*(self._climb(gate, number, tree) for tree in TREES))
-        except TimeoutError:
-            raise PeerLost(f"round {number}: a partial sum did not come within {self._seconds:g} s") from None
-        self._summed = number
-        return gate.addend([end for end in ends if end is not None])
-
-    async def _climb(self, gate: TreeGate, number: int, tree: TreeName) -> Release[TreeSum] | None:
-        async def part(child: int) -> TreeSum:
-            key = (tree, number, child)
-            found = await self._future(key)
-            del self._arrived[key]
-            return found
-
-        async def send(parent: int, release: Release[TreeSum]) -> None:
-            blobs: Blobs = deque()
-            await self.push(parent, blobs, masked_theta=encode_tree_sum(release, blobs))
-
-        return await climb(gate, number, tree, part, send)
-
-    def _future(self, key: Waiting) -> asyncio.Future[TreeSum]:
-        if key not in self._arrived:
-            if len(self._arrived) >= MOST_WAITING:
-                raise PeerFlooded(f"more than {MOST_WAITING} partial sums wait here: the parties are out of step")
-            self._arrived[key] = asyncio.get_running_loop().create_future()
-        return self._arrived[key]
 
     async def push(self, receiver: int, blobs: Blobs, **body: Message) -> None:
         """Send a message, and the chunks of what it announces, to the party with block `receiver`.

@@ -28,7 +28,7 @@ from parley.services.party.checkpoints import Store
 from parley.services.party.config import PartyConfig
 from parley.services.party.coordinator_line import QuestionLine
 from parley.services.party.offers import Offers
-from parley.services.party.peers import PeerPlane
+from parley.services.party.peers import PeerLinks
 from parley.services.party.preprocessing import table_of_run, to_keep
 from parley.services.party.read_digests import DataChanged, DigestingTables, changed
 from parley.services.party.results import coefficients_of
@@ -150,12 +150,11 @@ class PartyServicer(pb_grpc.PartyServiceServicer):
             raise MessageInvalid("upper_sizes: give what each party said, and no more parameters than fit a machine")
         if request.outputs > MOST_OUTPUTS:
             raise MessageInvalid(f"outputs: {request.outputs} are more than the {MOST_OUTPUTS} that a party takes")
-        peers = PeerPlane(
+        peers = PeerLinks(
             session.session_id,
             names,
             list(request.peer_addresses),
             self._config.identity,
-            session.opened.spec.round_seconds,
             session.protocol,
         )
         await session.begin(keys, authority, sizes, request.outputs, request.checkpoint, peers, request.settled)
@@ -298,8 +297,8 @@ class PartyServicer(pb_grpc.PartyServiceServicer):
         """The ledger is opened by the first run that charges it."""
         return self._opened_privacy
 
-    def peer_plane(self, session_id: str, peer: str) -> PeerPlane:
-        """The peer plane of a session that `peer` takes part in."""
+    def peers_of(self, session_id: str, peer: str) -> PeerLinks:
+        """The links of a session that `peer` takes part in."""
         session = self._sessions.get(session_id)
         if session is None or session.peers is None or peer not in session.names:
             raise SessionUnknown(f"{peer} has no such session with this party: it may not have begun here yet")
@@ -334,8 +333,9 @@ def _summary(offer: TableOffer, share: float) -> pb.TableSummary:
 class PeerServicer(peer_grpc.PeerServiceServicer):
     """What other parties of a run may send."""
 
-    def __init__(self, find_plane: Callable[[str, str], PeerPlane]) -> None:
-        self._find_plane = find_plane
+    def __init__(self, peers_of: Callable[[str, str], PeerLinks]) -> None:
+        """`peers_of` finds the links of a session that a sender takes part in, or refuses."""
+        self._peers_of = peers_of
 
     async def Push(
         self, request_iterator: AsyncIterator[peer_pb.PushRequest], context: grpc.aio.ServicerContext
@@ -346,11 +346,11 @@ class PeerServicer(peer_grpc.PeerServiceServicer):
         if first.WhichOneof("body") != "attach":
             raise MessageInvalid("a stream begins with `attach`, which names its session")
         sender = caller_of(context).name
-        plane = self._find_plane(first.attach.session_id, sender)
+        peers = self._peers_of(first.attach.session_id, sender)
         async for request in request_iterator:
             body = request.WhichOneof("body")
             if body in (None, "attach", "chunk"):
                 raise MessageInvalid("a partial sum, or a message of the session's algorithm, was expected")
             blobs = await receive(request, following)
-            plane.take(sender, str(body), getattr(request, str(body)), blobs)
+            peers.take(sender, str(body), getattr(request, str(body)), blobs)
         return peer_pb.PushResponse()

@@ -23,6 +23,7 @@ from parley.party.roles import (
     Role,
     SavedModel,
 )
+from parley.party.tree_sums import TreeSums
 from parley.privacy.aggregation import Pairwise, ring_of, trees_of
 from parley.privacy.recovery import RecoverableSums
 from parley.privacy.release import Addend, ClearProtection, RecoveryGate, Release, SumGate, TreeGate
@@ -31,7 +32,7 @@ from parley.protocols.protocol import CrossingProtocol
 from parley.protocols.tensor.codec import Blobs
 from parley.services.party.checkpoints import Store
 from parley.services.party.config import Policy
-from parley.services.party.peers import PeerPlane
+from parley.services.party.peers import PeerLinks
 from parley.services.party.read_digests import DigestingTables
 from parley.services.party.sum_journal import SumJournal
 from parley.services.wire.adaptive_executor import AdaptiveExecutor
@@ -134,7 +135,7 @@ class Session:
     trained: SavedModel | None = None
     """The saved model, for a prediction; None in training."""
     key: SessionKey = field(default_factory=SessionKey.generate)
-    peers: PeerPlane | None = None
+    peers: PeerLinks | None = None
     offer: Offer = field(default_factory=Offer)
     """What this party said of its block; the coordinator must repeat it."""
     _streams: int = 0
@@ -196,7 +197,7 @@ class Session:
         upper_sizes: Sequence[int],
         outputs: int,
         checkpoint: int,
-        peers: PeerPlane,
+        peers: PeerLinks,
         settled: Sequence[Message] = (),
     ) -> None:
         """Agree on masks with the other parties and load what to begin from."""
@@ -308,7 +309,7 @@ class Session:
         return Recovery(RecoveryGate(sums), journal)
 
     def _protection(
-        self, secrets: Secrets, peers: PeerPlane, recovery: Recovery | None
+        self, secrets: Secrets, peers: PeerLinks, recovery: Recovery | None
     ) -> tuple[Hide | None, SumUp | None]:
         settings, index = self.opened.spec.privacy.aggregation, self.opened.index
         if recovery is not None:
@@ -316,7 +317,7 @@ class Session:
             return lambda _, draft, participants: gate.release(draft, participants or everyone), None
         if settings.kind == "two_tree":
             trees = TreeGate(index, trees_of(len(self.names)), ring_of(settings))
-            return None, functools.partial(peers.sum_up_trees, trees)  # always over all parties
+            return None, TreeSums(trees, peers, self.opened.spec.round_seconds).add  # always over all parties
         if settings.kind == "plain":
             return SumGate(ClearProtection(len(self.names))).release, None
         masks = Pairwise(index, secrets("mask"), ring_of(settings), settings.minimum_parties)

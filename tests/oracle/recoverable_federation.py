@@ -22,7 +22,7 @@ from parley.services.coordinator.fleet import PartyLost
 from parley.services.coordinator.recovery import RecoverableRounds
 from parley.services.party.checkpoints import Store
 from parley.services.party.config import TableConfig
-from parley.services.party.peers import PeerPlane
+from parley.services.party.peers import PeerLinks
 from parley.services.party.read_digests import DigestingTables
 from parley.services.party.sessions import Session
 from parley.services.party.tables import TableStore
@@ -141,7 +141,7 @@ async def federation(directory, text=SPEC, **hall):
             for name, session, identity in zip(NAMES, sessions, identities, strict=True)
         ]
         for name, session in zip(NAMES, sessions, strict=True):
-            peers = PeerPlane("s-1", NAMES, [""] * len(NAMES), directory / name, 1.0, PROTOCOL)
+            peers = PeerLinks("s-1", NAMES, [""] * len(NAMES), directory / name, PROTOCOL)
             await session.begin(keys, identities[0].ca, [0] * len(NAMES), 2, 0, peers)
         line = Hall(sessions, **hall)
         program = FedbioProgram(spec, None)

@@ -25,7 +25,7 @@ from parley.party.hgp.push_sum import PushSumPlane
 from parley.privacy.release import ClearPortionGate
 from parley.protocols.hgp.codec import PROTOCOL, decode_push_sum, encode_push_sum
 from parley.protocols.tensor.codec import MessageInvalid
-from parley.services.party.peers import PeerPlane
+from parley.services.party.peers import PeerLinks
 
 SIZE = 4
 PLAN = NetworkPlan(NetworkKind.RANDOM_DIRECTED, size=SIZE, seed=2)
@@ -83,11 +83,11 @@ def test_running_totals_stay_exact_under_loss_and_a_restart_where_plain_portions
     assert np.abs(agreed - average).max() > 1e-2  # … on a wrong value
 
 
-class LossyLinks(PeerPlane):
-    """A peer plane whose messages cross as bytes, and not always."""
+class LossyLinks(PeerLinks):
+    """Links whose messages cross as bytes, and not always."""
 
     def __init__(self, index, others, fate):
-        super().__init__("session", [str(i) for i in range(SIZE)], [""] * SIZE, Path(), 1.0, PROTOCOL)
+        super().__init__("session", [str(i) for i in range(SIZE)], [""] * SIZE, Path(), PROTOCOL)
         self._index, self._others, self._fate, self._held = index, others, fate, []
 
     async def push(self, receiver, blobs, *, push_sum):

@@ -8,7 +8,7 @@ import pytest
 from parley.contracts.asysqn.v1 import asysqn_pb2
 from parley.contracts.peer.v1 import peer_service_pb2
 from parley.privacy.release import OutcomeGate
-from parley.privacy.requested_sums import RequestedSums
+from parley.privacy.requested_sums import RequestedTreeSums
 from parley.protocols.asysqn.codec import (
     decode_contribution,
     decode_instruction,
@@ -39,14 +39,14 @@ GATE = OutcomeGate(lambda _: True)
 def climbed_sum(requester, shares, number=1):
     """Carry one sum up the requester's trees as messages; return the opened sum and every message's bytes."""
     settings = AggregationSpec(kind="two_tree")
-    nodes = [RequestedSums(party, PARTIES, settings, lambda _: {}) for party in range(PARTIES)]
+    nodes = [RequestedTreeSums(party, PARTIES, settings) for party in range(PARTIES)]
     request = peer_service_pb2.PushRequest(theta_request=encode_request(ThetaRequest(number, Batch(17, 12345))))
     sizes = [request.ByteSize()] * (PARTIES - 1)
     for party, node in enumerate(nodes):
-        node.tree_gate(requester).begin(number, shares[party])
+        node.gates[requester].begin(number, shares[party])
 
     def up(party, tree):
-        gate = nodes[party].tree_gate(requester)
+        gate = nodes[party].gates[requester]
         received = [(child, up(child, tree)) for child in gate.children(number, tree)]
         release = gate.forward(number, tree, received)
         if gate.parent(tree) is None and party == requester:
@@ -59,7 +59,7 @@ def climbed_sum(requester, shares, number=1):
 
     roots = {"values": requester, "masks": nodes[0].mask_roots[requester]}
     parts = {tree: up(root, tree) for tree, root in roots.items()}
-    return nodes[requester].open_trees(parts["values"], parts["masks"]).values, sizes
+    return nodes[requester].open(parts["values"], parts["masks"]).values, sizes
 
 
 @pytest.mark.parametrize("requester", [0, 3, 7])

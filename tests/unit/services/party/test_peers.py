@@ -9,7 +9,7 @@ from parley.contracts.aggregation.v1 import aggregation_pb2 as sums_pb
 from parley.contracts.peer.v1 import peer_service_pb2 as pb
 from parley.contracts.peer.v1 import peer_service_pb2_grpc as pb_grpc
 from parley.protocols.bambi.codec import PROTOCOL
-from parley.services.party.peers import PeerPlane
+from parley.services.party.peers import PeerLinks
 from parley.services.wire.authorisation import Policy
 from parley.services.wire.certificates import create_authority, issue
 from parley.services.wire.refusals import BoundaryInterceptor
@@ -40,22 +40,22 @@ async def recorder(tmp_path):
     server, recorder = make_server(BoundaryInterceptor(Policy({PUSH: frozenset({"party"})}), {})), Recorder()
     pb_grpc.add_PeerServiceServicer_to_server(recorder, server)
     port = listen(server, "127.0.0.1:0", issue(authority, "shop", "party", []))
-    recorder.plane = PeerPlane(
-        "session", ["bank", "shop"], ["", f"127.0.0.1:{port}"], issue(authority, "bank", "party", []), 20.0, PROTOCOL
+    recorder.links = PeerLinks(
+        "session", ["bank", "shop"], ["", f"127.0.0.1:{port}"], issue(authority, "bank", "party", []), PROTOCOL
     )
     await server.start()
     yield recorder
-    await recorder.plane.close()
+    await recorder.links.close()
     await server.stop(0)
 
 
 async def test_a_sender_that_is_cancelled_while_it_dials_leaves_no_stream_without_its_attach(recorder):
     message = sums_pb.MaskedTheta(round=1)
-    sending = asyncio.create_task(recorder.plane.push(1, deque(), masked_theta=message))
+    sending = asyncio.create_task(recorder.links.push(1, deque(), masked_theta=message))
     await asyncio.sleep(0)  # it has dialled, and waits for the connection
     sending.cancel()
     await asyncio.gather(sending, return_exceptions=True)
-    await recorder.plane.push(1, deque(), masked_theta=message)
+    await recorder.links.push(1, deque(), masked_theta=message)
     await asyncio.wait_for(recorder.heard.wait(), 20)
     await asyncio.sleep(0.2)
     assert [bodies for bodies in recorder.streams if bodies][-1] == ["attach", "masked_theta"]
