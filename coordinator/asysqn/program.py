@@ -82,7 +82,7 @@ class AsysqnProgram(AsysqnForm):
             watched=np.concatenate([watched, sets.test]),
             trained=len(watched),
             labels=signed(labels),
-            slopes=self._holder,
+            labelled_loss=self._holder,
             stops=bool(targets),
             evaluate_every=spec.evaluate_every,
             checkpoint_every=spec.checkpoint_every,

@@ -42,8 +42,8 @@ EVALUATION_SHARE = 0.25
 """At most about this share of a run's time goes into evaluations."""
 
 
-class Slopes(Protocol):
-    """The label holder's gate."""
+class LabelledLoss(Protocol):
+    """The loss behind the gate of the labels."""
 
     def derivative(self, requester: int | None, rows: RowsName, theta: Vector) -> Derivative:
         """∂L/∂θ on the rows of a step, paid for; of everybody's step where there is no requester."""
@@ -76,8 +76,8 @@ class Problem:
     """How many of them are training rows."""
     labels: Vector
     """All labels, for the label holder's own eyes."""
-    slopes: Slopes | None
-    """The gate of labels, where the parties have none."""
+    labelled_loss: LabelledLoss | None
+    """Turns θ into slopes for the parties, where they have no labels."""
     stops: bool
     """Whether the run ends at its target."""
     evaluate_every: int
@@ -222,9 +222,9 @@ def _are_classes(labels: Vector) -> bool:
 
 
 def _outcome(problem: Problem, rows: RowsName, theta: Vector) -> Outcome:
-    if problem.slopes is None:
+    if problem.labelled_loss is None:
         return OpenedTheta(theta)
-    return problem.slopes.derivative(None, rows, theta)
+    return problem.labelled_loss.derivative(None, rows, theta)
 
 
 def _round(outcome: Outcome | None, ask: Any) -> AsysqnRound:
