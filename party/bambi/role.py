@@ -13,6 +13,7 @@ import parley.party.bambi.steps as bambi
 from parley.numerics.arrays import Array
 from parley.numerics.optimisers import Moments
 from parley.numerics.streams import stream
+from parley.party.bambi.lower_system import IllConditioned
 from parley.party.bambi.models import (
     EmbeddingModel,
     InvalidModelSize,
@@ -181,7 +182,7 @@ ALGORITHM = PartyAlgorithm(
     refusals={
         bambi.OutcomeUnexpected: Refusal("FAILED_PRECONDITION", "ROUND_MISMATCH"),
         bambi.OutcomeMisshapen: Refusal("INVALID_ARGUMENT", "MESSAGE_INVALID"),
-        bambi.IllConditioned: Refusal("OUT_OF_RANGE", "ILL_CONDITIONED"),
+        IllConditioned: Refusal("OUT_OF_RANGE", "ILL_CONDITIONED"),
         ModelShapeMismatch: Refusal("INVALID_ARGUMENT", "MESSAGE_INVALID"),
         UnknownModel: Refusal("INVALID_ARGUMENT", "SPEC_INVALID"),
         InvalidModelSize: Refusal("INVALID_ARGUMENT", "SPEC_INVALID"),

@@ -9,6 +9,7 @@ import torch
 import parley.coordinator.bambi.rounds as coordinator_bambi
 import parley.party.bambi.steps as party_bambi
 from parley.numerics.losses import Softmax, Squared
+from parley.party.bambi.lower_system import IllConditioned
 from parley.party.bambi.models import build_model
 from parley.protocols.bambi.settings import BambiSpec
 from parley.spec.rows import RowSets
@@ -205,5 +206,5 @@ def test_the_paper_s_local_estimator_is_biased_where_features_are_correlated():
 def test_a_badly_scaled_embedding_is_named_and_not_factored():
     problem, blocks = federation(settings_for("implicit", "hyper_parameters", regularisation=1e-12), 2)
     flat = replace(blocks[0], features=np.full_like(blocks[0].features, 1e8))
-    with pytest.raises(party_bambi.IllConditioned, match="standardise"):
+    with pytest.raises(IllConditioned, match="standardise"):
         train(problem, [flat, blocks[1]])
