@@ -19,6 +19,7 @@ from parley.services.coordinator.fleet import Fleet, PartyLost, PartyRefused
 from parley.services.coordinator.programs import ProgramFactory, coordinator_side
 from parley.services.coordinator.registry import Registry, RunRecord, StateMissing, StorageFailed
 from parley.services.coordinator.sessions import Session
+from parley.services.coordinator.waiting import Going, Paused
 from parley.services.wire.adaptive_executor import AdaptiveExecutor
 from parley.spec.events import (
     Body,
@@ -34,7 +35,6 @@ from parley.spec.parsing import parse_spec
 
 PROGRESS_SECONDS = 0.5
 """Progress events are written no more often than this; evaluations always are."""
-FIRST_WAIT_SECONDS, LONGEST_WAIT_SECONDS = 0.5, 10.0
 STORAGE_SECONDS = 2.0
 """Between two tries to note how a run ended."""
 
@@ -64,6 +64,7 @@ class RunDriver:
         self._program: Program | None = None
         self._refusal: BudgetExhausted | None = None
         self._goes_on = self._spec.train.works_unattended
+        self._waiting: Going | Paused = Going(self._spec.wait_seconds, time.monotonic())
         self._totals = RunTotals()
         self._peer_bytes = 0
         self._privacy: RunPrivacy | None = None
@@ -135,43 +136,41 @@ class RunDriver:
                 await asyncio.sleep(STORAGE_SECONDS)
 
     async def _until_done(self, session: Session | None) -> None:
-        deadline, delay, missing = 0.0, FIRST_WAIT_SECONDS, ""
-        began, kept = time.monotonic(), -1
+        """Attempt the run until it ends, and wait for lost parties in between; `session` is for the first attempt."""
+        lost: PartyLost | None = None
         while True:
             try:
-                if missing:  # until it is back, nobody else is disturbed
-                    await self._fleet.reach(missing)
-                session = session or await self.prepare()
-                began = time.monotonic()
+                session = session or await self._prepare_again(lost)
                 await self._attempt(session)
                 return
-            except PartyLost as lost:
-                now = time.monotonic()
-                if self._goes_on:
-                    missing = lost.party
-                    if session is not None:
-                        await session.leave()
+            except PartyLost as error:
+                lost, now = error, time.monotonic()
+                if self._goes_on and session is not None:
+                    await session.leave()
                     session = None
-                record = self._registry.get(self.run_id)
-                # No deadline yet: the run was PAUSED when the coordinator stopped, and is waited for anew.
-                if not deadline or record.state != "PAUSED":
-                    # A link that breaks as soon as the run goes on is still the same loss.
-                    if not deadline or record.checkpoint > kept or now - began > self._spec.wait_seconds:
-                        deadline = now + self._spec.wait_seconds
-                    delay, kept = FIRST_WAIT_SECONDS, record.checkpoint
-                    meanwhile = "the others go on as far as they may" if self._goes_on else "paused"
-                    body = RunParty(lost.party, "lost", str(lost), goes_on=self._goes_on)
-                    await self._note(body, f"{meanwhile}: {lost}", state="PAUSED", reason=str(lost))
-                if now + delay > deadline:
-                    raise PartyLost(
-                        lost.party, f"it was waited for {self._spec.wait_seconds:g} s; start it and resume the run"
-                    ) from lost
-                await self._fleet.wait_for_arrival(lost.party, delay)
-                delay = min(2 * delay, LONGEST_WAIT_SECONDS)
+                await self._wait_for(lost, now)
             finally:
                 if session is not None:
                     await session.close()
                     session = self._session = None
+
+    async def _prepare_again(self, lost: PartyLost | None) -> Session:
+        if self._goes_on and lost is not None:
+            await self._fleet.reach(lost.party)  # the others are left alone until it is back
+        return await self.prepare()
+
+    async def _wait_for(self, lost: PartyLost, now: float) -> None:
+        """Wait a while for a party that was lost at `now`; raises PartyLost once the run has waited for too long."""
+        if isinstance(self._waiting, Going):
+            self._waiting = self._waiting.lost(now, self._registry.get(self.run_id).checkpoint)
+            meanwhile = "the others go on as far as they may" if self._goes_on else "paused"
+            body = RunParty(lost.party, "lost", str(lost), goes_on=self._goes_on)
+            await self._note(body, f"{meanwhile}: {lost}", state="PAUSED", reason=str(lost))
+        if self._waiting.is_over(now):
+            waited = f"it was waited for {self._spec.wait_seconds:g} s; start it and resume the run"
+            raise PartyLost(lost.party, waited) from lost
+        await self._fleet.wait_for_arrival(lost.party, self._waiting.delay_seconds)
+        self._waiting = self._waiting.tried()
 
     async def _attempt(self, session: Session) -> None:
         record = self._registry.get(self.run_id)
@@ -192,6 +191,7 @@ class RunDriver:
         began, attempt = "resumed from iteration" if record.attempt else "started at iteration", record.attempt + 1
         body = RunStateChange(attempt, from_step=done)
         await self._note(body, f"{began} {done}", state="RUNNING", reason="", step=done, attempt=attempt)
+        self._waiting = self._waiting.resumed(time.monotonic())
         try:
             await self._rounds(session, program, done)
         except BudgetExhausted:
