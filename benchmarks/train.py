@@ -41,7 +41,7 @@ from parley.protocols.bambi.codec import (
 from parley.protocols.bambi.messages import Ask, Outcome, Round, RowsForward
 from parley.spec.parsing import parse_spec
 from parley.splitting import split_dataset
-from parley.tables.loading import Labels, Table, load_labels, load_table
+from parley.tables.loading import Labels, Table, TableRequest, load_labels, load_table
 
 NAMES = ("bank", "shop", "telco")
 TARGET, REPEATS = 0.96, 3
@@ -126,7 +126,8 @@ def run(repeats: int = REPEATS) -> list[dict[str, Any]]:
         scratch = Path(folder)
         split_dataset("digits", NAMES, scratch / "data", standardise=True)
         paths = {name: scratch / "data" / f"{name}.parquet" for name in NAMES}
-        tables, labels = [load_table(path) for path in paths.values()], load_labels(scratch / "data" / "labels.parquet")
+        tables = [load_table(TableRequest(path)) for path in paths.values()]
+        labels = load_labels(scratch / "data" / "labels.parquet")
         with _federation(scratch, paths) as local, local.connect() as client:
             for _ in range(repeats):
                 for mode, found in figures.items():

@@ -111,42 +111,54 @@ class Labels:
         return len(self.ids)
 
 
-def load_table(
-    path: Path | str | SqlSource,
-    format: str | None = None,  # noqa: A002  (the word that configuration files use)
-    id_column: str | None = None,
-    columns: Sequence[str] | None = None,
-    label_column: str | None = None,
-    *,
-    dtype: type[np.floating[Any]] = np.float32,
-    standardise: bool = False,
-    scaling: Scaling | None = None,
-    n_features: int | None = None,
-    zero_based: bool = False,
-    dense: bool = False,
-    delimiter: str = ",",
-    name: str | None = None,
-    categorical: Sequence[str] = (),
-    missing: bool = False,
-    only: RowChoice | None = None,
-) -> Table:
-    """Load features from CSV, Parquet, NPZ or svmlight (CSV and svmlight also as .gz, .bz2 or .xz), or by a query.
+@dataclass(frozen=True)
+class TableRequest:
+    """Which features to load, and how: CSV, Parquet, NPZ, svmlight (CSV and svmlight also compressed), or a query."""
 
-    Identities come from `id_column`: by default `id` (NPZ: `ids`; svmlight: the remark behind #), and where NPZ or
-    svmlight has none, the row number. `columns` chooses features and their order, by default all but the identity and
-    `label_column`. `standardise` z-scores them, with `scaling` from another table or with their own figures.
+    path: Path | str | SqlSource
+    format: str | None = None
+    """`csv`, `parquet`, `npz` or `svmlight`; None tells it from the file's name."""
+    id_column: str | None = None
+    """Column with the identities. None takes `id` (NPZ: `ids`; svmlight: the remark behind #), and the row number where
+    NPZ or svmlight has none."""
+    columns: Sequence[str] | None = None
+    """Features, in this order; None takes all but the identity and `label_column`."""
+    label_column: str | None = None
+    """A column that is no feature."""
+    dtype: type[np.floating[Any]] = np.float32
+    """Of the features."""
+    standardise: bool = False
+    """Bring each column to mean 0 and standard deviation 1."""
+    scaling: Scaling | None = None
+    """Standardise with the figures of another table; None takes this one's own."""
+    n_features: int | None = None
+    """Columns of an svmlight file; None takes the largest index in it."""
+    zero_based: bool = False
+    """Whether svmlight counts columns from 0."""
+    dense: bool = False
+    """Make an array of a sparse file."""
+    delimiter: str = ","
+    """Between the fields of a CSV line."""
+    name: str | None = None
+    """What messages call the table; None takes the file's name."""
+    categorical: Sequence[str] = ()
+    """Columns that are kept apart as texts, for `tables.preprocessing`."""
+    missing: bool = False
+    """Let values be NaN, for `tables.preprocessing`."""
+    only: RowChoice | None = None
+    """Keep the rows of an alignment, under their canonical ids."""
 
-    Columns in `categorical` are kept apart as `texts`, and `missing` lets values be NaN: for `tables.preprocessing`.
-    `only` keeps the rows of an alignment, under their canonical ids.
-    """
-    source = path if isinstance(path, SqlSource) else Path(path)
-    file, id_column = open_source(
-        source, format, id_column, label_column, columns, n_features, zero_based, delimiter, categorical
-    )
-    file = file if only is None else only.of(file, id_column, _id_texts(file, id_column))
-    not_features = {id_column, label_column, *(getattr(file, "vectors", ()))} - set(categorical)
-    chosen = list(columns) if columns is not None else [n for n in file.names if n not in not_features]
-    _refuse_absent(file, [*chosen, *(categorical if columns is None else ())])
+    @property
+    def source(self) -> Path | SqlSource:
+        """The file or the query."""
+        return self.path if isinstance(self.path, SqlSource) else Path(self.path)
+
+
+def load_table(request: TableRequest) -> Table:
+    """Load features, sorted by identity."""
+    source, categorical = request.source, request.categorical
+    file, id_column = open_source(request)
+    chosen = _chosen_columns(request, file, id_column)
     if not file.rows or not chosen:
         raise TableEmpty(source, f"{file.rows} rows and {len(chosen)} feature columns", "A table needs one of each")
     ids, order = _sorted_ids(file, id_column)
@@ -157,12 +169,12 @@ def load_table(
         )
     texts = {column: _category_texts(file, column)[order] for column in encoded}
     chosen = [column for column in chosen if column not in categorical]
-    features = file.numbers(chosen, dtype, missing=missing)[order]
-    if issparse(features) and dense:
+    features = file.numbers(chosen, request.dtype, missing=request.missing)[order]
+    if issparse(features) and request.dense:
         features = features.toarray()
-    features = features if issparse(features) else np.ascontiguousarray(features, dtype=dtype)
-    table = Table(ids, features, chosen, name or source.name, texts=texts)
-    return standardised(table, scaling) if standardise else table
+    features = features if issparse(features) else np.ascontiguousarray(features, dtype=request.dtype)
+    table = Table(ids, features, chosen, request.name or source.name, texts=texts)
+    return standardised(table, request.scaling) if request.standardise else table
 
 
 def load_labels(
@@ -181,12 +193,11 @@ def load_labels(
     `classes`: indices 0 … C − 1. Names and integers are numbered in sorted order (so 0 … C − 1 stay as they are and
     ±1 become 1 and 0), unless `classes` fixes the list, as it must where a file may lack a class. `real`: floats.
     """
-    source = path if isinstance(path, SqlSource) else Path(path)
-    file, id_column = open_source(source, format, id_column, column, (), None, True, delimiter)
-    file = file if only is None else only.of(file, id_column, _id_texts(file, id_column))
+    request = _labels_request(path, format, id_column, column, delimiter, only)
+    file, id_column = open_source(request)
     _refuse_absent(file, () if hasattr(file, "labels") else [column])
     if not file.rows:
-        raise TableEmpty(source, "there are no labels", "Write at least one row")
+        raise TableEmpty(request.source, "there are no labels", "Write at least one row")
     texts = [text.strip() if text is not None else "" for text in file.texts(column)]
     ids, order = _sorted_ids(file, id_column)
     if kind == "real":
@@ -204,9 +215,20 @@ def load_ids(
     delimiter: str = ",",
 ) -> Texts:
     """The ids of all rows as the file spells them, None where there is none; `column` holds labels, if any."""
-    source = path if isinstance(path, SqlSource) else Path(path)
-    file, id_column = open_source(source, format, id_column, column, (), None, True, delimiter)
+    file, id_column = open_source(_labels_request(path, format, id_column, column, delimiter))
     return _id_texts(file, id_column)
+
+
+def _labels_request(
+    path: Path | str | SqlSource,
+    given: str | None,
+    id_column: str | None,
+    column: str | None,
+    delimiter: str,
+    only: RowChoice | None = None,
+) -> TableRequest:
+    """No feature at all: what is wanted are identities, and labels if there is a column of them."""
+    return TableRequest(path, given, id_column, (), column, zero_based=True, delimiter=delimiter, only=only)
 
 
 def id_digest(ids: Iterable[str]) -> str:
@@ -247,34 +269,33 @@ def standardised(table: Table, scaling: Scaling | None = None) -> Table:
     return replace(table, features=np.ascontiguousarray(scaled), scaling=scaling)
 
 
-def open_source(
-    source: Path | SqlSource,
-    given: str | None,
-    id_column: str | None,
-    label_column: str | None,
-    columns: Sequence[str] | None,
-    n_features: int | None,
-    zero_based: bool,
-    delimiter: str,
-    categorical: Sequence[str] = (),
-) -> tuple[TableFile, str]:
-    """Open the source and settle which column identifies its rows."""
-    identity = id_column or "id"
-    texts = {name for name in (identity, label_column) if name is not None} - set(columns or ())
-    texts |= {name for name in categorical if columns is None or name in columns}
-    kind = "sql" if isinstance(source, SqlSource) else table_format(source, given)
+def open_source(request: TableRequest) -> tuple[TableFile, str]:
+    """Open the source, settle which column identifies its rows, and keep the rows that are wanted."""
+    file, id_column = _open_all(request)
+    if request.only is not None:
+        file = request.only.of(file, id_column, _id_texts(file, id_column))
+    return file, id_column
+
+
+def _open_all(request: TableRequest) -> tuple[TableFile, str]:
+    source, columns = request.source, request.columns
+    identity = request.id_column or "id"
+    texts = {name for name in (identity, request.label_column) if name is not None} - set(columns or ())
+    texts |= {name for name in request.categorical if columns is None or name in columns}
+    kind = "sql" if isinstance(source, SqlSource) else table_format(source, request.format)
     file: TableFile
     if isinstance(source, SqlSource):
         file = open_sql(source, texts, columns)
     elif kind == "npz":
         npz = open_npz(source)
-        return npz, id_column or ("ids" if "ids" in npz.vectors else ROW_NUMBER)
+        return npz, request.id_column or ("ids" if "ids" in npz.vectors else ROW_NUMBER)
     elif kind == "svmlight":
-        svm = open_svmlight(source, n_features, zero_based)
-        return svm, id_column or ("id" if any(svm.identities) else ROW_NUMBER)
+        svm = open_svmlight(source, request.n_features, request.zero_based)
+        return svm, request.id_column or ("id" if any(svm.identities) else ROW_NUMBER)
     elif kind == "csv":
-        refuse_absent_id(source, identity, csv_header(source, delimiter)[1])  # before a word is taken for a feature
-        file = open_csv(source, texts, columns, delimiter)
+        names = csv_header(source, request.delimiter)[1]
+        refuse_absent_id(source, identity, names)  # before a word is taken for a feature
+        file = open_csv(source, texts, columns, request.delimiter)
     else:
         file = open_parquet(source, texts, columns)
     refuse_absent_id(source, identity, file.names)
@@ -291,6 +312,18 @@ def refuse_absent_id(source: Path | SqlSource, identity: str, names: Sequence[st
         f'Name the right one as `id`, or write `id: "{ROW_NUMBER}"` if every organisation has the same row order',
         column=identity,
     )
+
+
+def _chosen_columns(request: TableRequest, file: TableFile, id_column: str) -> list[str]:
+    """The features, categories among them; a name that the file does not have is refused."""
+    if request.columns is not None:
+        chosen = list(request.columns)
+        _refuse_absent(file, chosen)
+        return chosen
+    not_features = {id_column, request.label_column, *(getattr(file, "vectors", ()))} - set(request.categorical)
+    chosen = [name for name in file.names if name not in not_features]
+    _refuse_absent(file, request.categorical)
+    return chosen
 
 
 def _refuse_absent(file: TableFile, names: Iterable[str]) -> None:

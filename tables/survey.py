@@ -27,7 +27,7 @@ from parley.tables.files import (
     refuse_duplicates,
     table_format,
 )
-from parley.tables.loading import ROW_NUMBER, open_source, refuse_absent_id
+from parley.tables.loading import ROW_NUMBER, TableRequest, open_source, refuse_absent_id
 
 BLOCK_BYTES = 4 << 20
 BATCH_ROWS = 1 << 16
@@ -52,32 +52,23 @@ class Survey:
     """Rows whose id another row has too."""
 
 
-def survey(
-    source: Path | SqlSource,
-    given: str | None = None,
-    id_column: str | None = None,
-    label_column: str | None = None,
-    *,
-    n_features: int | None = None,
-    zero_based: bool = False,
-    delimiter: str = ",",
-    progress: Progress = lambda _: None,
-) -> Survey:
+def survey(request: TableRequest, progress: Progress = lambda _: None) -> Survey:
     """Look through a table once.
 
     Raises:
         TableError: if nobody could load it, whatever is declared.
     """
-    kind = "sql" if isinstance(source, SqlSource) else table_format(source, given)
+    source, label = request.source, request.label_column
+    kind = "sql" if isinstance(source, SqlSource) else table_format(source, request.format)
     if isinstance(source, SqlSource) or kind in ("npz", "svmlight"):
-        file, identity = open_source(source, given, id_column, label_column, None, n_features, zero_based, delimiter)
+        file, identity = open_source(request)
         vectors = getattr(file, "vectors", {})
-        tally = _Tally(source, identity, {label_column, *vectors})
+        tally = _Tally(source, identity, {label, *vectors})
         tally.names = file.names
         tally.add(_columns(file, tally.features, identity), file.rows)
     else:
-        tally = _Tally(source, id_column or "id", {label_column})
-        for batch, share in _batches(source, kind, delimiter, tally):
+        tally = _Tally(source, request.id_column or "id", {label})
+        for batch, share in _batches(source, kind, request.delimiter, tally):
             tally.add({name: batch.column(name) for name in batch.schema.names}, batch.num_rows)
             progress(share)
     return tally.result()

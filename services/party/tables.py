@@ -10,7 +10,7 @@ import numpy as np
 from parley.services.party.config import TableConfig
 from parley.tables.errors import RowsDiffer, TableError, TableUnknown
 from parley.tables.identities import RowChoice
-from parley.tables.loading import Labels, Table, load_ids, load_labels, load_table
+from parley.tables.loading import Labels, Table, TableRequest, load_ids, load_labels, load_table
 from parley.tables.preprocessing import Declared, Fitted, apply
 from parley.tables.survey import Survey, survey
 
@@ -43,7 +43,7 @@ class TableStore:
 
     def __init__(self, tables: dict[str, TableConfig]) -> None:
         self._tables = tables
-        self._loaded: dict[tuple[object, ...], tuple[int, Table]] = {}
+        self._loaded: dict[TableRequest, tuple[int, Table]] = {}
         self._only: dict[str, RowChoice] = {}
 
     def only(self, name: str, choice: RowChoice) -> "TableStore":
@@ -73,69 +73,47 @@ class TableStore:
         Where preprocessing is declared, values are as they stand, to be preprocessed; `raw=False` reads them strictly.
         """
         declared = self.declared(name) if raw else None
-        categorical = () if declared is None else declared.categorical
-        missing = declared is not None and declared.missing != "refuse"
-        return self._read(name, columns, dense, categorical, missing, self._config(name).standardise)
+        request = replace(self._request(name, columns, dense=dense), standardise=self._config(name).standardise)
+        if declared is not None:
+            request = replace(request, categorical=declared.categorical, missing=declared.missing != "refuse")
+        return self._read(name, request)
 
     def load_fitted(self, name: str, fitted: Fitted, *, dense: bool = True) -> Table:
         """A table under preprocessing that was fitted before, on this one or another."""
-        inputs, categorical = tuple(fitted.inputs), tuple(fitted.categorical)
-        return apply(fitted, self._read(name, inputs, dense, categorical, fitted.fills, standardise=False))
+        request = self._request(name, tuple(fitted.inputs), dense=dense)
+        request = replace(request, categorical=tuple(fitted.categorical), missing=fitted.fills)
+        return apply(fitted, self._read(name, request))
 
     def load_like(self, name: str, other: Table) -> Table:
         """A table with the columns of another, and under its scaling: what was learnt on one fits the other."""
         if other.fitted is not None:
             return self.load_fitted(name, other.fitted)
+        request = self._request(name, tuple(other.columns), dense=True)
+        return load_table(replace(request, standardise=other.scaling is not None, scaling=other.scaling))
+
+    def _request(self, name: str, columns: tuple[str, ...] | None, *, dense: bool) -> TableRequest:
         config = self._config(name)
-        return load_table(
+        return TableRequest(
             config.source,
             config.format,
             config.id,
-            other.columns,
+            columns,
             config.label,
             dtype=np.float64,
-            standardise=other.scaling is not None,
-            scaling=other.scaling,
             n_features=config.features,
             zero_based=config.zero_based,
             delimiter=config.delimiter,
-            dense=True,
+            dense=dense,
             name=name,
         )
 
-    def _read(
-        self,
-        name: str,
-        columns: tuple[str, ...] | None,
-        dense: bool,
-        categorical: tuple[str, ...],
-        missing: bool,
-        standardise: bool,
-    ) -> Table:
-        config = self._config(name)
-        stamp = config.stamp()
-        key = (name, columns, dense, categorical, missing, standardise)
-        known = self._loaded.get(key)
+    def _read(self, name: str, request: TableRequest) -> Table:
+        """The chosen rows of a table, from memory unless its file has changed."""
+        stamp = self.stamp(name)
+        known = self._loaded.get(request)
         if known is None or known[0] != stamp:
-            table = load_table(
-                config.source,
-                config.format,
-                config.id,
-                columns,
-                config.label,
-                dtype=np.float64,
-                standardise=standardise,
-                n_features=config.features,
-                zero_based=config.zero_based,
-                delimiter=config.delimiter,
-                dense=dense,
-                name=name,
-                categorical=categorical,
-                missing=missing,
-                only=self._only.get(name),
-            )
-            known = (stamp, table)
-            self._loaded[key] = known
+            known = (stamp, load_table(replace(request, only=self._only.get(name))))
+            self._loaded[request] = known
         return known[1]
 
     def labels(
@@ -166,17 +144,7 @@ class TableStore:
 
     def examine(self, name: str, progress: Callable[[float], None] = lambda _: None) -> TableOffer:
         """The same, for the table's owner: what is wrong is raised as a `TableError` that may quote values."""
-        config = self._config(name)
-        found = survey(
-            config.source,
-            config.format,
-            config.id,
-            config.label,
-            n_features=config.features,
-            zero_based=config.zero_based,
-            delimiter=config.delimiter,
-            progress=progress,
-        )
+        found = survey(self._request(name, None, dense=False), progress)
         return TableOffer(name, found.rows, found.features, notice=_notice(found, self.declared(name)))
 
     def _config(self, name: str) -> TableConfig:

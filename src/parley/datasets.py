@@ -14,7 +14,7 @@ from sklearn import datasets
 
 from parley.numerics.streams import batch
 from parley.tables.errors import ColumnMissing
-from parley.tables.loading import ROW_NUMBER, load_labels, load_table
+from parley.tables.loading import ROW_NUMBER, TableRequest, load_labels, load_table
 
 BUNDLED = ("digits", "breast_cancer", "wine", "iris", "diabetes")
 
@@ -141,14 +141,14 @@ def _file(
     path: Path, label_column: str | None, id_column: str | None, n_features: int | None, delimiter: str
 ) -> Dataset:
     label = label_column or "label"
-    options: dict[str, Any] = {"label_column": label, "n_features": n_features, "delimiter": delimiter}
+    request = TableRequest(path, id_column=id_column, label_column=label, n_features=n_features, delimiter=delimiter)
     try:
-        table = load_table(path, id_column=id_column, **options)
+        table = load_table(request)
     except ColumnMissing as missing:
         if id_column is not None or missing.column != "id":
             raise
         id_column = ROW_NUMBER  # one file that is about to be cut up is aligned with itself
-        table = load_table(path, id_column=id_column, **options)
+        table = load_table(replace(request, id_column=id_column))
     try:
         read = load_labels(path, label, id_column=id_column, delimiter=delimiter)
     except ColumnMissing as missing:

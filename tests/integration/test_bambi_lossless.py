@@ -10,7 +10,7 @@ from parley.party.bambi.models import build_model
 from parley.services.party.checkpoints import Store
 from parley.spec.parsing import parse_spec
 from parley.spec.rows import divide
-from parley.tables.loading import load_labels, load_table
+from parley.tables.loading import TableRequest, load_labels, load_table
 from tests.integration.conftest import PARTIES
 from tests.oracle.pooled_bambi import Pooled, relative_error
 
@@ -74,7 +74,8 @@ def on_pooled_data(data, text):
     settings = spec.train
     names = [entry.name for entry in spec.parties]
     features = [
-        torch.from_numpy(load_table(data / "cancer" / f"{name}.parquet").features).to(torch.float64) for name in names
+        torch.from_numpy(load_table(TableRequest(data / "cancer" / f"{name}.parquet")).features).to(torch.float64)
+        for name in names
     ]
     classes = load_labels(data / "cancer" / "labels.parquet").values
     target = np.eye(2)[classes] if settings.loss == "softmax" else classes[:, None].astype(float)

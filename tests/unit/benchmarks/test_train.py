@@ -5,7 +5,7 @@ from parley.benchmarks.train import NAMES, Figures, Phases, Reached, _timed, mod
 from parley.pooled import train_tables
 from parley.spec.parsing import parse_spec
 from parley.splitting import split_dataset
-from parley.tables.loading import load_labels, load_table
+from parley.tables.loading import TableRequest, load_labels, load_table
 
 
 def figures() -> dict[str, Figures]:
@@ -31,7 +31,7 @@ def test_coordinator_party_and_wire_make_up_a_round():
 
 def test_timing_a_run_leaves_its_result_and_the_product_as_they_were(tmp_path):
     split_dataset("digits", NAMES, tmp_path, limit=200)
-    tables = [load_table(tmp_path / f"{name}.parquet") for name in NAMES]
+    tables = [load_table(TableRequest(tmp_path / f"{name}.parquet")) for name in NAMES]
     labels = load_labels(tmp_path / "labels.parquet")
     spec = parse_spec(spec_of("implicit"))
     apply, phases = party.apply, Phases()

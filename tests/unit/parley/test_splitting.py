@@ -9,12 +9,12 @@ from sklearn import datasets
 
 from parley.datasets import DatasetError, DatasetUnreadable, UnknownDataset, load_dataset
 from parley.splitting import SplitExists, SplitImpossible, split_dataset
-from parley.tables.loading import id_digest, load_labels, load_table
+from parley.tables.loading import TableRequest, id_digest, load_labels, load_table
 
 
 def features(summary, holder):
     file = next(f for f in summary.files if f.holder == holder and f.content == "features")
-    table = load_table(file.path, n_features=len(file.columns) if file.path.suffix == ".svm" else None)
+    table = load_table(TableRequest(file.path, n_features=len(file.columns) if file.path.suffix == ".svm" else None))
     return table, (table.features.toarray() if issparse(table.features) else table.features)
 
 

@@ -17,7 +17,7 @@ from parley.tables.errors import (
     TableTooLarge,
     TableUnreadable,
 )
-from parley.tables.loading import load_labels, load_table
+from parley.tables.loading import TableRequest, load_labels, load_table
 
 
 @pytest.fixture
@@ -33,7 +33,7 @@ def sqlite_url(tmp_path):
 
 def test_a_query_gives_the_table_that_a_file_would(sqlite_url):
     source = SqlSource(sqlite_url, query="SELECT id, spend, 2 * spend AS twice FROM customers")
-    table = load_table(source, dtype=np.float64)
+    table = load_table(TableRequest(source, dtype=np.float64))
     assert table.ids.tolist() == ["2", "9", "10"]
     assert table.columns == ["spend", "twice"]
     np.testing.assert_array_equal(table.features, [[6.5, 13], [4.5, 9], [2.5, 5]])
@@ -44,8 +44,8 @@ def test_a_query_gives_the_table_that_a_file_would(sqlite_url):
 def test_null_is_a_missing_value(sqlite_url):
     source = SqlSource(sqlite_url, table="customers")
     with pytest.raises(FeatureMissing, match=r"table customers\), column 'age'.*preprocess"):
-        load_table(source, columns=["age"])
-    table = load_table(source, columns=["age", "city"], categorical=["city"], missing=True)
+        load_table(TableRequest(source, columns=["age"]))
+    table = load_table(TableRequest(source, columns=["age", "city"], categorical=["city"], missing=True))
     np.testing.assert_array_equal(table.features[:, 0], [20, np.nan, 40])
     assert table.texts["city"].tolist() == ["Bergen", None, "Oslo"]
 
@@ -127,12 +127,12 @@ def test_the_password_comes_from_the_environment_or_a_file_and_is_in_no_message(
         source = SqlSource(url, table="t", **given)
         assert _engine(source).url.password == "s3cret"  # noqa: S105
         with pytest.raises(TableUnreadable) as refusal:
-            load_table(source)
+            load_table(TableRequest(source))
         told = [str(refusal.value), refusal.value.without_values, repr(refusal.value), str(source), repr(source)]
         assert not any("s3cret" in text for text in told)
         assert "postgresql://127.0.0.1:1/shop (table t)" in told[0]
     with pytest.raises(TableUnreadable, match="no variable NOWHERE_SET"):
-        load_table(SqlSource(url, table="t", password_env="NOWHERE_SET"))  # noqa: S106
+        load_table(TableRequest(SqlSource(url, table="t", password_env="NOWHERE_SET")))  # noqa: S106
 
 
 def test_postgresql_is_read_for_real(postgres_database):
@@ -147,7 +147,7 @@ def test_postgresql_is_read_for_real(postgres_database):
             values = {"age": 20 + number, "price": Decimal("1.25"), "share": 0.5, "member": number % 2 == 0}
             connection.execute(insert, {"id": identity, "city": "Oslo" if number else None, **values})
     source = SqlSource(postgres_database, table="crm.customers")
-    table = load_table(source, dtype=np.float64, categorical=["city"])
+    table = load_table(TableRequest(source, dtype=np.float64, categorical=["city"]))
     assert table.ids.tolist() == [str(identity) for identity in identities]
     np.testing.assert_array_equal(table.features[1], [21, 1.25, 0.5, 0])
     assert table.texts["city"].tolist() == [None, "Oslo", "Oslo", "Oslo"]
@@ -155,7 +155,7 @@ def test_postgresql_is_read_for_real(postgres_database):
         connection.execute(sa.text("CREATE SEQUENCE visits"))
     for statement in ("SELECT 1 AS id, nextval('visits') AS visit", "DELETE FROM crm.customers RETURNING id"):
         with pytest.raises(TableUnreadable, match=r"read-only transaction|syntax error.*Correct `query`"):
-            load_table(SqlSource(postgres_database, query=statement))
+            load_table(TableRequest(SqlSource(postgres_database, query=statement)))
     with engine.connect() as connection:
         assert connection.execute(sa.text("SELECT count(*) FROM crm.customers")).scalar() == 4
     engine.dispose()
@@ -164,7 +164,7 @@ def test_postgresql_is_read_for_real(postgres_database):
 def test_postgresql_streams_more_rows_than_one_batch(postgres_database, monkeypatch):
     monkeypatch.setattr("parley.tables.databases.BATCH_ROWS", 1000)
     query = "SELECT n AS id, CASE WHEN n > 2500 THEN n / 2.0 END AS half FROM generate_series(1, 5000) AS n"
-    table = load_table(SqlSource(postgres_database, query=query), dtype=np.float64, missing=True)
+    table = load_table(TableRequest(SqlSource(postgres_database, query=query), dtype=np.float64, missing=True))
     assert len(table) == 5000
     assert np.isnan(table.features[:2500]).all()
     np.testing.assert_array_equal(table.features[2500:, 0], np.arange(2501, 5001) / 2)

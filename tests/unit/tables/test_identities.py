@@ -13,7 +13,7 @@ from parley.tables.identities import (
     identified,
     identities,
 )
-from parley.tables.loading import id_digest, load_ids, load_labels, load_table
+from parley.tables.loading import TableRequest, id_digest, load_ids, load_labels, load_table
 
 
 @pytest.mark.parametrize("spelling", ["17", " 17 ", "17.0", "17.", "\ufeff17", "17.00\t"])
@@ -60,7 +60,7 @@ def file(tmp_path):
 
 def test_only_the_chosen_rows_are_loaded_in_the_order_of_tables(file):
     choice = RowChoice(("10", "7", "9"), "first")
-    table = load_table(file, columns=["a"], label_column="label", only=choice)
+    table = load_table(TableRequest(file, columns=["a"], label_column="label", only=choice))
     assert table.ids.tolist() == ["7", "9", "10"]
     assert table.features.ravel().tolist() == [1, 4, 3]
     labels = load_labels(file, only=choice)
@@ -68,18 +68,18 @@ def test_only_the_chosen_rows_are_loaded_in_the_order_of_tables(file):
 
 
 def test_scaling_sees_the_chosen_rows_only(file):
-    table = load_table(file, columns=["a"], standardise=True, only=RowChoice(("7", "10"), "first"))
+    table = load_table(TableRequest(file, columns=["a"], standardise=True, only=RowChoice(("7", "10"), "first")))
     np.testing.assert_allclose(table.features.ravel(), [-1, 1])
 
 
 def test_row_numbers_are_ids_too(file):
-    table = load_table(file, id_column="#row", columns=["a"], only=RowChoice(("1", "4")))
+    table = load_table(TableRequest(file, id_column="#row", columns=["a"], only=RowChoice(("1", "4"))))
     assert (table.ids.tolist(), table.features.ravel().tolist()) == (["1", "4"], [2, 5])
 
 
 def test_a_table_that_lost_aligned_rows_is_refused(file):
     with pytest.raises(AlignmentStale, match="1 of 2 aligned rows"):
-        load_table(file, columns=["a"], only=RowChoice(("7", "8"), "first"))
+        load_table(TableRequest(file, columns=["a"], only=RowChoice(("7", "8"), "first")))
 
 
 def test_ids_are_read_as_the_file_spells_them(file):

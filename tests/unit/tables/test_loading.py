@@ -13,7 +13,7 @@ from scipy.sparse import issparse
 
 from parley.tables import errors
 from parley.tables import loading as tables
-from parley.tables.loading import ROW_NUMBER, id_digest, load_labels, load_table
+from parley.tables.loading import ROW_NUMBER, TableRequest, id_digest, load_labels, load_table
 
 
 def write(path, text):
@@ -47,7 +47,7 @@ def same_table(tmp_path, kind):
 
 @pytest.mark.parametrize("kind", ["csv", "csv.xz", "parquet", "npz", "svm"])
 def test_every_format_gives_the_same_table_sorted_by_integer_id(tmp_path, kind):
-    table = load_table(same_table(tmp_path, kind))
+    table = load_table(TableRequest(same_table(tmp_path, kind)))
     assert table.ids.tolist() == ["-2", "9", "10"]
     features = table.features.toarray() if issparse(table.features) else table.features
     assert features.tolist() == [[5, 6.5], [3, 4.5], [1, 2.5]]
@@ -57,60 +57,60 @@ def test_every_format_gives_the_same_table_sorted_by_integer_id(tmp_path, kind):
 
 
 def test_dense_features_are_contiguous_in_the_type_asked_for(tmp_path):
-    features = load_table(same_table(tmp_path, "csv"), dtype=np.float64).features
+    features = load_table(TableRequest(same_table(tmp_path, "csv"), dtype=np.float64)).features
     assert features.flags.c_contiguous
     assert features.dtype == np.float64
 
 
 def test_ids_that_are_not_all_integers_are_sorted_by_code_point(tmp_path):
     path = a_csv(tmp_path, "id,a\nb,1\n007,2\né,3\n10,4\nZ,5\n")
-    assert load_table(path).ids.tolist() == ["007", "10", "Z", "b", "é"]
+    assert load_table(TableRequest(path)).ids.tolist() == ["007", "10", "Z", "b", "é"]
 
 
 def test_ids_beyond_64_bits_are_still_sorted_by_number(tmp_path):
     path = a_csv(tmp_path, f"id,a\n{10**30},1\n5,2\n")
-    assert load_table(path).ids.tolist() == ["5", str(10**30)]
+    assert load_table(TableRequest(path)).ids.tolist() == ["5", str(10**30)]
 
 
 def test_one_identity_spelled_in_two_ways_is_one_identity(tmp_path):
     composed, decomposed = "caf\u00e9", "cafe\u0301"
-    first = load_table(a_csv(tmp_path, f"id,a\n{composed},1\n"))
-    second = load_table(a_csv(tmp_path, f"id,a\n {decomposed} ,1\n"))
+    first = load_table(TableRequest(a_csv(tmp_path, f"id,a\n{composed},1\n")))
+    second = load_table(TableRequest(a_csv(tmp_path, f"id,a\n {decomposed} ,1\n")))
     assert id_digest(first.ids) == id_digest(second.ids)
 
 
 def test_columns_are_chosen_and_ordered_by_name(tmp_path):
-    table = load_table(same_table(tmp_path, "csv"), columns=["weight", "age"])
+    table = load_table(TableRequest(same_table(tmp_path, "csv"), columns=["weight", "age"]))
     assert table.features[0].tolist() == [6.5, 5]
 
 
 def test_the_label_and_other_text_columns_are_left_out(tmp_path):
     path = a_csv(tmp_path, "id,a,city,label\n1,2,Bern,yes\n")
-    assert load_table(path, columns=["a"]).columns == ["a"]
-    assert load_table(a_csv(tmp_path, "id,a,label\n1,2,yes\n"), label_column="label").columns == ["a"]
+    assert load_table(TableRequest(path, columns=["a"])).columns == ["a"]
+    assert load_table(TableRequest(a_csv(tmp_path, "id,a,label\n1,2,yes\n"), label_column="label")).columns == ["a"]
 
 
 def test_numbers_that_turn_from_integers_to_fractions_far_down_are_read(tmp_path):
     rows = "".join(f"{i},{i}\n" for i in range(200_000))
-    table = load_table(a_csv(tmp_path, f"id,a\n{rows}200000,0.5\n"))
+    table = load_table(TableRequest(a_csv(tmp_path, f"id,a\n{rows}200000,0.5\n")))
     assert table.features[-1, 0] == 0.5
 
 
 def test_row_numbers_serve_as_ids_when_asked_for(tmp_path):
-    assert load_table(a_csv(tmp_path, "a\n5\n6\n"), id_column=ROW_NUMBER).ids.tolist() == ["0", "1"]
+    assert load_table(TableRequest(a_csv(tmp_path, "a\n5\n6\n"), id_column=ROW_NUMBER)).ids.tolist() == ["0", "1"]
 
 
 def test_svmlight_without_remarks_is_identified_by_row_number(tmp_path):
-    table = load_table(write(tmp_path / "a.svm", "1 2:1\n\n0 1:4\n"), n_features=5)
+    table = load_table(TableRequest(write(tmp_path / "a.svm", "1 2:1\n\n0 1:4\n"), n_features=5))
     assert table.ids.tolist() == ["0", "1"]
     assert table.features.toarray().tolist() == [[0, 1, 0, 0, 0], [4, 0, 0, 0, 0]]
 
 
 def test_svmlight_columns_are_chosen_by_their_index_in_the_file(tmp_path):
     path = write(tmp_path / "a.svm", "1 1:1 3:3\n0 2:2\n")
-    assert load_table(path, columns=["3", "2"]).features.toarray().tolist() == [[3, 0], [0, 2]]
+    assert load_table(TableRequest(path, columns=["3", "2"])).features.toarray().tolist() == [[3, 0], [0, 2]]
     zero = write(tmp_path / "b.svm", "1 0:1 2:3\n")
-    assert load_table(zero, columns=["0", "2"], zero_based=True).features.toarray().tolist() == [[1, 3]]
+    assert load_table(TableRequest(zero, columns=["0", "2"], zero_based=True)).features.toarray().tolist() == [[1, 3]]
 
 
 def truncated(path):
@@ -184,7 +184,7 @@ REFUSED = [
 def test_a_table_that_cannot_be_used_is_refused_with_place_and_remedy(tmp_path, make, options, error, text):
     path = make(tmp_path)
     with pytest.raises(error) as refusal:
-        load_table(path, **options)
+        load_table(TableRequest(path, **options))
     assert type(refusal.value) is error
     assert re.search(text, str(refusal.value)), str(refusal.value)
     assert path.name in str(refusal.value)
@@ -194,10 +194,10 @@ def test_a_parquet_column_of_text_or_with_nulls_is_refused(tmp_path):
     path = tmp_path / "a.parquet"
     pq.write_table(pa.table({"id": [1, 2], "a": ["x", "y"]}), path)
     with pytest.raises(errors.ColumnNotNumeric, match=r"'a'.*string"):
-        load_table(path)
+        load_table(TableRequest(path))
     pq.write_table(pa.table({"id": [1, 2], "a": [1.0, None]}), path)
     with pytest.raises(errors.FeatureMissing, match="'a', row 1"):
-        load_table(path)
+        load_table(TableRequest(path))
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may read every file")
@@ -205,29 +205,31 @@ def test_a_file_without_read_permission_is_refused(tmp_path):
     path = a_csv(tmp_path, ROWS)
     path.chmod(0)
     with pytest.raises(errors.TableUnreadable, match="permissions"):
-        load_table(path)
+        load_table(TableRequest(path))
 
 
 def test_standardising_gives_mean_zero_and_population_deviation_one(tmp_path):
-    table = load_table(same_table(tmp_path, "csv"), standardise=True, dtype=np.float64)
+    table = load_table(TableRequest(same_table(tmp_path, "csv"), standardise=True, dtype=np.float64))
     np.testing.assert_allclose(table.features.mean(axis=0), 0, atol=1e-15)
     np.testing.assert_allclose(table.features.std(axis=0), 1)
     np.testing.assert_allclose(table.scaling.mean, [3, 4.5])
 
 
 def test_saved_figures_standardise_another_table_in_the_same_way(tmp_path):
-    train = load_table(same_table(tmp_path, "csv"), standardise=True)
-    test = load_table(a_csv(tmp_path, "id,age,weight\n1,3,4.5\n"), standardise=True, scaling=train.scaling)
+    train = load_table(TableRequest(same_table(tmp_path, "csv"), standardise=True))
+    test = load_table(
+        TableRequest(a_csv(tmp_path, "id,age,weight\n1,3,4.5\n"), standardise=True, scaling=train.scaling)
+    )
     np.testing.assert_allclose(test.features, [[0, 0]], atol=1e-7)
     narrow = a_csv(tmp_path, "id,age\n1,3\n")
     with pytest.raises(tables.CannotStandardise, match="2 columns, but there are 1"):
-        load_table(narrow, standardise=True, scaling=train.scaling)
+        load_table(TableRequest(narrow, standardise=True, scaling=train.scaling))
 
 
 def test_a_constant_column_becomes_exactly_zero_with_a_warning(tmp_path):
     path = a_csv(tmp_path, "id,a,b\n" + "".join(f"{i},0.1,{i}\n" for i in range(7)))
     with pytest.warns(tables.ConstantColumn, match="'a'"):
-        table = load_table(path, standardise=True, dtype=np.float64)
+        table = load_table(TableRequest(path, standardise=True, dtype=np.float64))
     assert not table.features[:, 0].any()
     assert table.scaling.std[0] == 1
 
@@ -305,7 +307,7 @@ def test_a9a_has_the_published_shape():
     path = folder / "libsvm" / "a9a.svm.xz"
     if not path.is_file():
         pytest.skip("set PARLEY_DATA to a folder with libsvm/a9a.svm.xz")
-    table = load_table(path, n_features=123)
+    table = load_table(TableRequest(path, n_features=123))
     assert table.features.shape == (32561, 123)
     assert table.features.nnz == 451592
     assert load_labels(path).values.sum() == 7841
