@@ -2,7 +2,7 @@
 
 from parley.privacy.manifest import MANIFEST, Entry
 from parley.protocols.protocol import protocol_of
-from parley.spec.algorithms import installed
+from parley.spec.algorithms import algorithm_named, installed
 
 
 def whole_manifest() -> tuple[Entry, ...]:
@@ -13,4 +13,4 @@ def whole_manifest() -> tuple[Entry, ...]:
 
 def manifest_of(name: str) -> tuple[Entry, ...]:
     """One entry for each field that can leave in runs of one algorithm."""
-    return (*MANIFEST, *protocol_of(installed()[name]).crossings)
+    return (*MANIFEST, *protocol_of(algorithm_named(name)).crossings)

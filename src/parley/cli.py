@@ -17,6 +17,7 @@ from parley.commands import (
     doctor,
     federation,
     ledger,
+    manifest,
     results,
     run,
     services,
@@ -38,6 +39,7 @@ app.command("bench", rich_help_panel=TRY)(results.bench)
 app.add_typer(certs.app, name="certs", rich_help_panel=SET_UP)
 app.add_typer(data.app, name="data", rich_help_panel=SET_UP)
 app.command("doctor", rich_help_panel=SET_UP)(doctor.doctor)
+app.command("manifest", rich_help_panel=SET_UP)(manifest.manifest)
 app.command("coordinator", rich_help_panel=SET_UP)(services.coordinator)
 app.command("party", rich_help_panel=SET_UP)(services.party)
 app.add_typer(run.app, name="run", rich_help_panel=TRAIN)

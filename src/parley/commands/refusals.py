@@ -21,6 +21,7 @@ EXPECTED = frozenset(
         "parley.splitting.SplitError",
         "parley.services.wire.certificate_files.CertificateError",
         "parley.services.wire.configuration.ConfigInvalid",
+        "parley.spec.algorithms.AlgorithmUnknown",
         "parley.spec.parsing.SpecInvalid",
         "parley.spec.rows.RowsUnavailable",
         "parley.tables.errors.TableError",
