@@ -42,7 +42,8 @@ def fields(model: type[BaseModel], found=None):
 def messages(source: Path):
     """Texts in a module that are no docstrings."""
     tree = ast.parse(source.read_text())
-    bodies = [node.body for node in ast.walk(tree) if isinstance(getattr(node, "body", None), list)]
+    found = [getattr(node, "body", None) for node in ast.walk(tree)]
+    bodies = [body for body in found if isinstance(body, list)]
     docstrings = {id(line.value) for body in bodies for line in body if isinstance(line, ast.Expr)}
     for node in ast.walk(tree):
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in docstrings:

@@ -3,6 +3,7 @@
 import os
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -64,7 +65,7 @@ def test_the_configuration_that_the_chart_writes_is_one_that_the_services_read(t
         found = [m["data"][file.name] for m in of_kind(manifests, "ConfigMap") if file.name in m["data"]]
         assert len(found) == 1
         file.write_text(found[0])
-        config = load_config(file, kind)
+        config: Any = load_config(file, kind)
         assert (config.listen, config.state, config.identity) == ("0.0.0.0:7700", Path("/state"), Path("/certificates"))
 
 

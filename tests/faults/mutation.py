@@ -122,7 +122,7 @@ def mutated(message: Kind, chance: random.Random) -> Kind:
         fields = inner.DESCRIPTOR.fields
         if not fields:
             continue
-        field = chance.choice(fields)
+        field: Any = chance.choice(fields)
         if chance.random() < 0.2:
             inner.ClearField(field.name)
         else:

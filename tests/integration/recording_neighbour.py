@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 
 import parley.party.ldp_dsbo.role as ldp_dsbo_role
+from parley.protocols.ldp_dsbo.codec import decode_noised_state
 from parley.services.party.__main__ import main
 from parley.services.wire.process import run
 
@@ -16,9 +17,8 @@ _take = ldp_dsbo_role.LdpDsboRole._take
 
 
 def _recording(self, sender, message, blobs):
-    state = ldp_dsbo_role.decode_noised_state(message, blobs.copy())
-    own = self._place.spec.parties[self._place.index].name
-    name = f"{self._place.run_id}-{own}-{sender}-{state.step:06d}.npy"
+    state, opened = decode_noised_state(message, blobs.copy()), self._begun.opened
+    name = f"{opened.run_id}-{opened.name}-{sender}-{state.step:06d}.npy"
     np.save(Path(os.environ["RECORDING"]) / name, np.concatenate([state.noised_x, state.noised_y, state.noised_z]))
     _take(self, sender, message, blobs)
 

@@ -3,6 +3,8 @@
 The rows come from the descriptors, so that a new RPC fails here until it has its line.
 """
 
+from typing import Any
+
 import grpc
 import pytest
 from grpc_health.v1 import health_pb2
@@ -36,7 +38,7 @@ SERVICES = [
 # that is in no address book. Whoever is not listed is denied.
 EVERYONE = ("party", "other party", "coordinator", "other coordinator", "client")
 PARTIES = ("party", "other party")
-EXPECTED = {
+EXPECTED: dict[str, Any] = {
     "PartyService/Describe": {"coordinator": OK},
     "PartyService/OpenSession": {"coordinator": INVALID},
     "PartyService/BeginSession": {"coordinator": ("NOT_FOUND", "SESSION_UNKNOWN")},

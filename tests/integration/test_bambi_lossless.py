@@ -7,6 +7,7 @@ import yaml
 
 from parley.numerics.streams import stream
 from parley.party.bambi.models import build_model
+from parley.protocols.bambi.settings import BambiSpec
 from parley.services.party.checkpoints import Store
 from parley.spec.parsing import parse_spec
 from parley.spec.rows import divide
@@ -71,7 +72,7 @@ def between_processes(federation, client, text):
 def on_pooled_data(data, text):
     """The same steps with every party's features side by side."""
     spec = parse_spec(text)
-    settings = spec.train
+    settings = spec.settings(BambiSpec)
     names = [entry.name for entry in spec.parties]
     features = [
         torch.from_numpy(load_table(TableRequest(data / "cancer" / f"{name}.parquet")).features).to(torch.float64)

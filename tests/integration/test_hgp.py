@@ -21,6 +21,7 @@ from parley.numerics.streams import stream
 from parley.party.hgp import steps as hgp
 from parley.party.hgp.role import hyper_gradient_of, iteration_seed, training_of
 from parley.protocols.decentralised.messages import plan_of
+from parley.protocols.hgp.settings import HgpSpec
 from parley.services.party.config import Policy
 from parley.spec.parsing import parse_spec
 from parley.spec.rows import divide
@@ -91,7 +92,7 @@ SHORT = {
 
 
 def costs_of(text):
-    task = parse_spec(text).train.task
+    task = parse_spec(text).settings(HgpSpec).task
     parts = [(c.features, c.labels, c.validation_features, c.validation_labels) for c in synthetic_clients(0)]
     if task.kind == "influence":
         return [weighted_samples(*part, weight_decay=task.weight_decay) for part in parts]
@@ -101,7 +102,7 @@ def costs_of(text):
 def simulated(text):
     """x, λ and v of every party, by the simulator."""
     run = parse_spec(text)
-    train, costs = run.train, costs_of(text)
+    train, costs = run.settings(HgpSpec), costs_of(text)
     mixing = simulator.Mixing(
         plan_of(train.network, PARTIES, run.seed), train.network.weights == "metropolis", train.network.window
     )
@@ -294,4 +295,4 @@ def test_a_killed_party_comes_back_and_the_run_ends_with_the_same_bits(client, f
 
 def test_a_party_whose_policy_does_not_name_hgp_refuses_it():
     with pytest.raises(ValidationError, match="algorithms"):
-        Policy(coordinators=("coordinator",))
+        Policy.model_validate({"coordinators": ["coordinator"]})

@@ -21,6 +21,7 @@ from parley.party.ldp_dsbo.steps import Agent
 from parley.privacy.ledger import open_ledger
 from parley.privacy.noise import KeyedNoise
 from parley.protocols.decentralised.messages import plan_of
+from parley.protocols.ldp_dsbo.settings import LdpDsboSpec
 from parley.spec.parsing import parse_spec
 from tests.faults.harness import DisturbableFederation, start, wait_for_step
 
@@ -110,14 +111,15 @@ def spec(table="rows", **train):
 def simulated(text, keys, run_id):
     """The agents' states at the start of every step and at the end, with the parties' own keys."""
     run = parse_spec(text)
-    settings = settings_of(run.train, run.seed)
+    train = run.settings(LdpDsboSpec)
+    settings = settings_of(train, run.seed)
     agents = []
     for member in range(len(PARTIES)):
         features, labels = records(member)
         signs = np.where(labels == 1, 1.0, -1.0)
         parts = (slice(0, ROWS), slice(ROWS, 2 * ROWS))
         agents.append(Agent(member, *(admit(features[part], signs[part], settings.bounds) for part in parts)))
-    weights = gossip_weights(links(plan_of(run.train.network, PARTIES, run.seed), 0), run.train.weight)
+    weights = gossip_weights(links(plan_of(train.network, PARTIES, run.seed), 0), train.weight)
     seen = []
     last = simulator.run_ldp_dsbo(
         simulator.Federation(agents, [settings] * len(agents), keys, weights, SIZE),
@@ -162,7 +164,8 @@ def test_a_meta_learning_run_has_the_simulators_bits(client, federation):
     run = client.start(text)
     run.result()
     state, parsed = local.directory / "state", parse_spec(text)
-    settings = settings_of(parsed.train, parsed.seed, [*(f"c{column}" for column in range(SIZE)), "task"])
+    train = parsed.settings(LdpDsboSpec)
+    settings = settings_of(train, parsed.seed, [*(f"c{column}" for column in range(SIZE)), "task"])
     agents = []
     for member in range(len(PARTIES)):
         features, labels = records(member)
@@ -170,7 +173,7 @@ def test_a_meta_learning_run_has_the_simulators_bits(client, federation):
         parts = (slice(0, ROWS), slice(ROWS, 2 * ROWS))
         agents.append(Agent(member, *(ldp_meta.admit(features[p], tasks[p], signs[p], settings.bounds) for p in parts)))
     keys = [KeyedNoise((state / party / "ldp-noise.key").read_bytes()) for party in PARTIES]
-    weights = gossip_weights(links(plan_of(parsed.train.network, PARTIES, parsed.seed), 0), parsed.train.weight)
+    weights = gossip_weights(links(plan_of(train.network, PARTIES, parsed.seed), 0), train.weight)
     known = simulator.Federation(agents, [settings] * len(agents), keys, weights, SIZE)
     for party, agent in zip(PARTIES, simulator.run_ldp_dsbo(known, STEPS, run=run.run_id), strict=True):
         model = load((state / party / "runs" / run.run_id / "model.safetensors").read_bytes())

@@ -16,6 +16,7 @@ from parley.local import LocalFederation
 from parley.numerics.networks import links, out_neighbours
 from parley.numerics.push_sum import Mass, estimate, gather, initial_mass, split
 from parley.protocols.decentralised.messages import plan_of
+from parley.protocols.hgp.settings import HgpSpec
 from parley.spec.parsing import parse_spec
 from tests.faults.relay import Relay, seeded_fates
 
@@ -137,7 +138,7 @@ def test_running_totals_give_the_exact_average_under_loss_repetition_reordering_
 
 def test_plain_portions_agree_on_a_wrong_value_on_the_same_trace(federation):
     """The same fates, by the party's own arithmetic; a party itself would wait for what is lost (see below)."""
-    plan = plan_of(parse_spec(spec(train={})).train.network, PARTIES, 2)
+    plan = plan_of(parse_spec(spec(train={})).settings(HgpSpec).network, PARTIES, 2)
     values = stepped(np.zeros(2 * WIDTH + 2))
     held, late = [initial_mass(value) for value in values], {}
     for step in range(STEPS):

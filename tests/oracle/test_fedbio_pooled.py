@@ -117,15 +117,16 @@ def algorithm_1(clients, settings, rounds):
     """FedBiOAcc as its box prints it, with arrays indexed by party and one clock t."""
     sources = [party.Randomness(11, name) for name in NAMES]
 
-    def evaluate(m, x, y, u, k, draw):
+    def evaluate(m, point, k, draw):
         q = clients[m]
+        x, y, u = np.split(point, [3, 7])
         c = q.c[sources[m].rows("lower", k, draw, 10, settings.lower_batch)].mean(axis=0)
         nu = q.ridge * (x - q.s) + q.B.T @ u
         return np.concatenate([nu, q.H @ y - q.B @ x - c, q.H @ u - (y - q.a)])
 
     step = np.repeat([settings.eta, settings.gamma, settings.tau], [3, 4, 4])
     point = [np.zeros(11) for _ in range(M)]
-    momentum = [evaluate(m, *np.split(point[m], [3, 7]), 0, 0) for m in range(M)]
+    momentum = [evaluate(m, point[m], 0, 0) for m in range(M)]
     for t in range(rounds * settings.local_steps):
         alpha = settings.schedule.step(t)
         before = point
@@ -134,8 +135,8 @@ def algorithm_1(clients, settings, rounds):
         if draw == settings.local_steps - 1:
             point = [np.mean(point, axis=0)] * M
         momentum = [
-            evaluate(m, *np.split(point[m], [3, 7]), k, draw + 1)
-            + (1 - 0.5 * alpha**2) * (momentum[m] - evaluate(m, *np.split(before[m], [3, 7]), k, draw + 1))
+            evaluate(m, point[m], k, draw + 1)
+            + (1 - 0.5 * alpha**2) * (momentum[m] - evaluate(m, before[m], k, draw + 1))
             for m in range(M)
         ]
         if draw == settings.local_steps - 1:

@@ -6,6 +6,7 @@ import pytest
 from parley.party.fedbio import steps as fedbio
 from parley.party.fedbio.role import Asked, FedbioRole, settings_of
 from parley.party.roles import Begun, Opened
+from parley.protocols.fedbio.settings import FedbioSpec
 from parley.services.coordinator.fleet import PartyLost
 from parley.spec.parsing import parse_spec
 from tests.oracle.recoverable_federation import NAMES, SPEC, Loss, federation, tables_of
@@ -30,15 +31,16 @@ async def averages(directory, losses=(), text=SPEC):
 def pooled(directory, used, text=SPEC):
     """The same run in the clear: each phase's mean is over the parties that `used` names for it."""
     spec = parse_spec(text)
+    train = spec.settings(FedbioSpec)
     roles, states = {}, {}
     for index, name in enumerate(NAMES):
         store = tables_of(directory, name)
         opened = Opened(spec, index, "run-1", "s-1", store.load("records"), store)
         role = FedbioRole(Begun(opened, [0] * len(NAMES), 2, None, None))
-        roles[index] = fedbio.Party(settings_of(spec.train), role._task.objective)
+        roles[index] = fedbio.Party(settings_of(train), role._task.objective)
         states[index] = role.begin(None).inner
     mean, variables = None, None
-    for k in range(spec.train.rounds):
+    for k in range(train.rounds):
         for phase in ("variables", "momenta"):
             vectors = []
             for index in sorted(used(f"{phase} {k}", asked=True)):

@@ -7,6 +7,7 @@ import pkgutil
 import random
 from collections import deque
 from pathlib import Path
+from typing import Any
 
 import pytest
 from google.protobuf.message import DecodeError
@@ -21,7 +22,7 @@ from parley.contracts.coordinator.v1 import coordinator_service_pb2
 from parley.contracts.decentralised.v1 import decentralised_pb2
 from parley.contracts.fedbio.v1 import fedbio_pb2
 from parley.contracts.party.v1 import party_service_pb2
-from parley.contracts.run.v1 import run_service_pb2
+from parley.contracts.run.v1 import run_pb2, run_service_pb2
 from parley.contracts.tensor.v1 import tensor_pb2
 from parley.privacy.recovery import AskDisclosure, AskKey, AskShares
 from parley.protocols.aggregation import codec as sum_codec
@@ -36,9 +37,10 @@ from parley.protocols.fedbio.messages import AveragingRound
 from parley.protocols.hgp import codec as hgp_codec
 from parley.protocols.ldp_dsbo import codec as ldp_dsbo_codec
 from parley.protocols.recovery import codec as recovery_codec
+from parley.protocols.rounds import Finish
 from parley.protocols.tensor.codec import LARGEST_TENSOR_BYTES, MessageInvalid, decode_tensor
 from parley.services import wire
-from parley.services.wire import alignment_codec
+from parley.services.wire import alignment_codec, event_codec
 from parley.services.wire.framing import receive
 from tests.faults.mutation import FUZZ_EXAMPLES, damaged, mutated, random_message
 
@@ -48,10 +50,10 @@ ASKS = [
     rounds.LowerForward(1, 0),
     rounds.DirectionalForward(1),
     rounds.CurvatureForward(1, "newton", 0),
-    rounds.Finish(),
+    Finish(),
 ]
 STEPS = [AskKey(), AskShares(1, {}), AskDisclosure(1, frozenset({0, 1}))]
-DECODERS = {
+DECODERS: dict[str, tuple[Any, Any]] = {
     "tensor": (tensor_pb2.Tensor, lambda m, b, _: decode_tensor(m, b, name="x")),
     "any tensor": (tensor_pb2.Tensor, lambda m, b, _: decode_tensor(m, b, name="x", kinds="fiu")),
     "addend": (aggregation_pb2.Addend, lambda m, b, _: sum_codec.decode_addend(m, b)),
@@ -100,6 +102,7 @@ DECODERS = {
         coordinator_service_pb2.SlopesQuestion,
         lambda m, b, _: asysqn_codec.decode_question(m, b),
     ),
+    "metrics": (run_pb2.Metric, lambda m, _b, _: event_codec.decode_metrics([m])),
 }
 
 

@@ -1,6 +1,7 @@
 """The page's token and cookie."""
 
 import stat
+import time
 
 import pytest
 from starlette.requests import HTTPConnection
@@ -39,8 +40,8 @@ def test_a_cookie_ends_with_its_time_and_with_its_token(monkeypatch):
     cookie = f"{access.cookie}={access.make_cookie()}"
     assert access.admits(request(cookie=cookie))
     assert not Access("u" * 43, secure=True).admits(request(cookie=cookie)), "a new token logs everybody out"
-    later = module.time.time() + module.SESSION_SECONDS + 1
-    monkeypatch.setattr(module.time, "time", lambda: later)
+    later = time.time() + module.SESSION_SECONDS + 1
+    monkeypatch.setattr(time, "time", lambda: later)
     assert not access.admits(request(cookie=cookie))
 
 

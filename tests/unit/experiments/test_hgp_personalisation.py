@@ -26,7 +26,8 @@ def drawn():
 
 
 def test_every_chosen_row_goes_to_exactly_one_part_of_one_party():
-    parties = split_parties(*drawn(), SCALE, seed=0)
+    images, labels = drawn()
+    parties = split_parties(images, labels, SCALE, seed=0)
     parts = [part for party in parties for part in (party.training, party.validation, party.test)]
     assert sum(len(part.labels) for part in parts) == 900
     assert all(len(part.features) == len(part.labels) for part in parts)
@@ -49,7 +50,8 @@ def test_missing_data_is_refused_with_the_place_where_it_was_looked_for(tmp_path
 
 
 def test_every_method_can_be_chosen_and_gives_accuracies():
-    parties = split_parties(*drawn(), SCALE, seed=0)
+    images, labels = drawn()
+    parties = split_parties(images, labels, SCALE, seed=0)
     for method in METHODS:
         found = measure(method, "RandD", parties, SCALE)
         assert 0.0 <= found.bottom_decile <= found.mean <= 0.2  # images of noise: nothing can be learnt

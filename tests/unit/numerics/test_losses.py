@@ -1,3 +1,5 @@
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -51,7 +53,7 @@ def torch_mean_loss(name: str, h: torch.Tensor, target: torch.Tensor) -> torch.T
     return -(target * torch.log(noisy)).sum(-1).mean()
 
 
-CASES = {
+CASES: dict[str, tuple[Any, int]] = {
     "softmax": (Softmax(CLASSES), CLASSES),
     "logistic": (Logistic(), 1),
     "squared": (Squared(), 3),
@@ -197,7 +199,7 @@ def test_the_corrected_logistic_is_the_two_class_corrected_softmax():
 
 
 def test_curvature_scales_are_the_mean_eigenvalue_at_the_uniform_prediction():
-    cases = [
+    cases: list[tuple[Any, int]] = [
         (Softmax(5), 5),
         (Logistic(), 1),
         (ForwardCorrectedSoftmax(rr_transition(5)), 5),

@@ -4,6 +4,7 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from typer.testing import CliRunner
@@ -253,5 +254,5 @@ def test_every_example_configuration_can_be_read(name):
     from parley.services.party.config import PartyConfig
     from parley.services.wire.configuration import load_config
 
-    kind = CoordinatorConfig if name == "coordinator" else PartyConfig
+    kind: type[Any] = CoordinatorConfig if name == "coordinator" else PartyConfig
     assert load_config(ROOT / "examples" / "federation" / f"{name}.yaml", kind).name == name

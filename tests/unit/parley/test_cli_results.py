@@ -4,6 +4,7 @@ import json
 import os
 import sys
 from types import ModuleType
+from typing import Any
 
 import pytest
 from typer.testing import CliRunner
@@ -20,7 +21,7 @@ def invoke(*arguments):
 @pytest.fixture
 def experiment(monkeypatch):
     """An experiment that is there, and nothing else."""
-    module = ModuleType("parley.experiments.bambi_toy")
+    module: Any = ModuleType("parley.experiments.bambi_toy")
     module.asked = []
 
     def run(quick, data=None):
@@ -92,7 +93,7 @@ def test_all_experiments_go_into_a_folder(experiment, tmp_path):
 
 
 def test_bench_writes_rows_with_value_unit_baseline_and_ratio(monkeypatch, tmp_path):
-    module = ModuleType("parley.benchmarks.wire")
+    module: Any = ModuleType("parley.benchmarks.wire")
     module.run = lambda: [
         {"case": "tcp", "metric": "throughput", "value": 2.0, "unit": "GB/s", "baseline": 4.0, "ratio": 0.5}
     ]

@@ -45,7 +45,7 @@ def test_two_classes_are_randomised_once_by_default():
 @pytest.mark.parametrize("classes", [3, 10, 50])
 def test_more_classes_get_the_mechanism_of_lower_variance(epsilon, classes):
     chosen = choose_mechanism("once", classes, epsilon)
-    other = {RandomisedLabels: UnaryLabels, UnaryLabels: RandomisedLabels}[type(chosen)](epsilon, classes)
+    other = (UnaryLabels if isinstance(chosen, RandomisedLabels) else RandomisedLabels)(epsilon, classes)
     assert chosen.mean_variance() <= other.mean_variance()
 
 

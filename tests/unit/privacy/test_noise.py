@@ -57,7 +57,8 @@ def test_the_words_are_the_aes_256_ctr_key_stream():
 )
 def test_another_purpose_run_or_release_shares_no_word(other):
     records = np.arange(5000)
-    ours, theirs = NOISE.words("p", "run", 3, records, 2), NOISE.words(*other, records, 2)
+    purpose, run, release = other
+    ours, theirs = NOISE.words("p", "run", 3, records, 2), NOISE.words(purpose, run, release, records, 2)
     assert not np.isin(ours, theirs).any()
 
 

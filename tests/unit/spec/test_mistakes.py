@@ -2,6 +2,8 @@
 
 import pytest
 
+from parley.protocols.bambi.settings import BambiSpec
+from parley.protocols.fedbio.settings import FedbioSpec
 from parley.spec.parsing import check_spec
 
 SPEC = """\
@@ -149,7 +151,7 @@ def test_one_hidden_layer_may_be_written_as_a_number(hidden):
     from parley.spec.parsing import parse_spec
 
     spec = parse_spec(SPEC.replace("hidden: [64]", f"hidden: {hidden}"))
-    assert spec.train.model.hidden == (64,)
+    assert spec.settings(BambiSpec).model.hidden == (64,)
 
 
 def test_one_hidden_layer_of_a_cleaning_task_may_be_written_as_a_number():
@@ -159,4 +161,4 @@ def test_one_hidden_layer_of_a_cleaning_task_may_be_written_as_a_number():
         "name: x\nparties: [a, b]\ntrain:\n  algorithm: fedbio\n"
         "  task: {kind: data_cleaning, classes: [x, y], checked: 0.1, hidden: 8}\n"
     )
-    assert parse_spec(text).train.task.hidden == (8,)
+    assert parse_spec(text).settings(FedbioSpec).task.hidden == (8,)

@@ -1,5 +1,7 @@
 """A party's side of a FedBiO run: whom it sums with, what it keeps, what it lets be read."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -84,7 +86,7 @@ def test_a_checkpoint_brings_the_same_state_back(store):
 
 
 def test_checked_rows_are_read_under_the_scaling_of_the_records(store):
-    objective = FedbioRole(begun(store))._task.objective
+    objective: Any = FedbioRole(begun(store))._task.objective
     table = store.load("records")
     raw = np.array([[i / 10, -i] for i in range(6)], dtype=float)
     expected = (raw - table.scaling.mean) / table.scaling.std
@@ -92,7 +94,7 @@ def test_checked_rows_are_read_under_the_scaling_of_the_records(store):
 
 
 def test_labels_follow_their_ids_into_every_table(store):
-    objective = FedbioRole(begun(store))._task.objective
+    objective: Any = FedbioRole(begun(store))._task.objective
     np.testing.assert_array_equal(objective.wrong, np.zeros(20, dtype=bool))
 
 

@@ -17,7 +17,7 @@ class Recorder(pb_grpc.PartyServiceServicer):
     """A party that keeps the certificates that callers show."""
 
     def __init__(self):
-        self.shown, self.fails = [], False
+        self.shown, self.fails, self.port = [], False, 0
 
     async def Describe(self, request, context):  # noqa: N802 (the name of the RPC)
         if self.fails:

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections import deque
+from typing import Any
 
 import pytest
 
@@ -23,6 +24,7 @@ class Recorder(pb_grpc.PeerServiceServicer):
 
     def __init__(self):
         self.streams = []
+        self.links: Any = None
         self.heard = asyncio.Event()
 
     async def Push(self, request_iterator, context):  # noqa: N802 (gRPC's name and arguments)

@@ -7,7 +7,8 @@ import safetensors.torch
 import torch
 from safetensors import safe_open
 
-from parley.services.party.checkpoints import CheckpointMissing, Store
+from parley.party.roles import CheckpointMissing
+from parley.services.party.checkpoints import Store
 
 
 @pytest.fixture
