@@ -83,6 +83,14 @@ class AnsweringProgram(Protocol):
 
 
 @runtime_checkable
+class PausingProgram(Protocol):
+    """A program whose parties work by themselves between some of its rounds."""
+
+    def pause_seconds(self, current: Any) -> float:
+        """How long to wait before a round is asked for."""
+
+
+@runtime_checkable
 class RecoverableProgram(Program, Protocol):
     """A program whose rounds are `RecoverableRound`s: parties may leave, and come back in a later attempt."""
 

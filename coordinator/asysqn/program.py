@@ -93,6 +93,10 @@ class AsysqnProgram(AsysqnForm):
         """Every round of the run."""
         return schedule.rounds(self._problem, done, observe)
 
+    def pause_seconds(self, current: AsysqnRound) -> float:
+        """As the schedule has it."""
+        return current.pause_seconds
+
     def decode(self, message: Any, blobs: Blobs, release: Release[AsysqnRound]) -> Addend | None:
         """A party's contribution; how far the party is, is noted."""
         addend, progress = decode_contribution(message, blobs, release.content.ask)

@@ -2,13 +2,13 @@
 
 Q. Zhang et al.: AsySQN, KDD 2021. Synchronous: the coordinator names the batch, opens the one sum that serves all
 parties, and sends it back with the next ask; that exchange is the barrier. Asynchronous: it starts the parties' loops,
-asks now and then how far they are, evaluates the objective without holding anybody up, and stops them.
+asks now and then how far they are, evaluates the objective without holding anybody up, and stops them. It has no clock
+of its own: what the parties say of their loops' time tells when to ask again.
 """
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
@@ -92,6 +92,11 @@ class Problem:
         calls = [progress.calls for progress in self.progress.values()]
         return max(self.watch.rounds, max(calls, default=0) if self.synchronous else sum(calls))
 
+    @property
+    def loop_seconds(self) -> float:
+        """How long the parties' loops have run."""
+        return max((progress.loop_seconds for progress in self.progress.values()), default=0.0)
+
 
 def rounds(problem: Problem, done: int, observer: Observer) -> Rounds:
     """Every round of the run from round `done` + 1 on."""
@@ -153,19 +158,20 @@ def _asynchronous(problem: Problem, observer: Observer) -> Rounds:
         _next(problem.rounds, problem.evaluate_every),
         _next(problem.rounds, problem.checkpoint_every),
     )
-    began, before = time.monotonic(), problem.rounds
+    before, pause = problem.rounds, 0.0
     while problem.rounds < problem.steps and not (problem.stops and problem.watch.met):
-        yield _round(None, ReportAsk())
+        yield _round(None, ReportAsk(), pause)
+        pause = 0.0
         if next_evaluation is not None and problem.rounds >= next_evaluation:
-            started = time.monotonic()
+            asked = problem.loop_seconds
             evaluate(problem, None, (yield _round(None, Evaluate())), observer)
             next_evaluation = _next(problem.rounds, problem.evaluate_every)
-            _pause(time.monotonic() - started)
+            pause = _pause_after(problem.loop_seconds - asked)
         if next_checkpoint is not None and problem.rounds >= next_checkpoint:
             yield _round(None, Checkpoint(problem.rounds))
             next_checkpoint = _next(problem.rounds, problem.checkpoint_every)
         due = [mark for mark in (next_evaluation, next_checkpoint, problem.steps) if mark is not None]
-        _sleep_until(min(due), problem.rounds, before, began)
+        pause += _pause_until(min(due), problem.rounds, before, problem.loop_seconds)
     yield _round(None, Halt())
     evaluate(problem, None, (yield _round(None, Evaluate())), observer)
     yield _round(None, Checkpoint(max(problem.rounds, 1)))
@@ -227,8 +233,9 @@ def _outcome(problem: Problem, rows: RowsName, theta: Vector) -> Outcome:
     return problem.labelled_loss.derivative(None, rows, theta)
 
 
-def _round(outcome: Outcome | None, ask: Any) -> AsysqnRound:
-    return AsysqnRound(outcome, ask, outcome.label_release if isinstance(outcome, Derivative) else None)
+def _round(outcome: Outcome | None, ask: Any, pause_seconds: float = 0.0) -> AsysqnRound:
+    release = outcome.label_release if isinstance(outcome, Derivative) else None
+    return AsysqnRound(outcome, ask, release, pause_seconds=pause_seconds)
 
 
 def _due(k: int, every: int) -> bool:
@@ -239,15 +246,15 @@ def _next(rounds_done: int, every: int) -> int | None:
     return (rounds_done // every + 1) * every if every else None
 
 
-def _pause(seconds: float, sleep: Callable[[float], None] = time.sleep) -> None:
-    """Pause after an evaluation in proportion to its length, so that evaluations stay a small share of a run."""
-    sleep(min(seconds * (1.0 / EVALUATION_SHARE - 1.0), 1.0))
+def _pause_after(seconds: float) -> float:
+    """A pause in proportion to the length of an evaluation, so that evaluations stay a small share of a run."""
+    return min(max(seconds, 0.0) * (1.0 / EVALUATION_SHARE - 1.0), 1.0)
 
 
-def _sleep_until(mark: int, now: int, before: int, began: float) -> None:
-    """Sleep for about as long as the parties need to get to a mark, at the rate they had so far."""
-    rate = (now - before) / max(time.monotonic() - began, 1e-3)
-    time.sleep(min(max((mark - now) / rate if rate > 0 else 0.05, 0.01), 0.5))
+def _pause_until(mark: int, now: int, before: int, seconds: float) -> float:
+    """About as long as the parties need to get to a mark, at the rate that they had in the seconds so far."""
+    rate = (now - before) / max(seconds, 1e-3)
+    return min(max((mark - now) / rate if rate > 0 else 0.05, 0.01), 0.5)
 
 
 def replaced_watch(problem: Problem, **changes: Any) -> None:

@@ -98,7 +98,9 @@ class AsysqnRound:
     participants: None = None
     """Every party holds columns that θ needs."""
     cost_class: None = None
-    """The coordinator sleeps between evaluations where parties go on by themselves: never in the event loop."""
+    """An evaluation may be over many rows: never in the event loop."""
+    pause_seconds: float = 0.0
+    """How long the coordinator lets the parties work by themselves before it asks; it does not cross."""
 
     @property
     def iteration(self) -> int:

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 from google.protobuf.message import Message
 
-from parley.coordinator.programs import AnsweringProgram, CommonRows, KeepingProgram, Program, Report
+from parley.coordinator.programs import AnsweringProgram, CommonRows, KeepingProgram, PausingProgram, Program, Report
 from parley.numerics.number_ranges import NumberRanges
 from parley.privacy.ledger import BudgetExhausted, LedgerUnusable
 from parley.protocols.tensor.codec import Blobs, MessageInvalid
@@ -223,7 +223,10 @@ class RunDriver:
         base, started, self._peer_bytes = self._totals, time.monotonic(), 0
         rounds = program.rounds(done, self._reports.append)
         current = await self._compute(next, rounds)
+        pausing = program if isinstance(program, PausingProgram) else None
         while True:
+            if pausing is not None:
+                await asyncio.sleep(pausing.pause_seconds(current))
             if self._refusal is not None:
                 raise self._refusal
             before = set(session.left)
