@@ -72,7 +72,7 @@ def make_card(
         },
         "crossed": {
             "totals": {name: run.metrics[name] for name in TOTALS if name in run.metrics},
-            "fields": [asdict(crossing) for crossing in crossings(run.spec_yaml)],
+            "statements": [asdict(statement) for statement in crossings(run.spec_yaml)],
         },
         "parties": [{"name": name, "version": known[name].version if name in known else ""} for name in run.parties],
         "left_out": _left_out(events),

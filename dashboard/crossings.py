@@ -1,37 +1,24 @@
-"""Which fields of the manifest leave an organisation in one run."""
+"""What leaves an organisation in one run: sentences, and behind each the fields of the manifest that carry it."""
 
 from collections.abc import Sequence
 
-from parley.dashboard.views import CrossingView
-from parley.privacy.manifest import PUBLIC, Entry
-from parley.protocols.manifest import manifest_of
+from parley.dashboard.views import CrossingView, StatementView
+from parley.privacy.manifest import Entry
+from parley.protocols.manifest import manifest_of, statements_of
+from parley.protocols.statements import Statement
 from parley.spec.parsing import parse_spec
-from parley.spec.protection import AggregationSpec
-
-_ADDENDS = {"plain": "clear", "pairwise": "masked", "two_tree": "roots"}
-"""The field of an addend that each way of summing uses."""
-_OF_RECOVERY = frozenset({"SealedShares", "DisclosedShare"})
-_OF_ALIGNMENT = frozenset({"AlignResponse", "AlignedTable"})
-_CARRIERS = frozenset({"tensor", "extension"})
-"""Packages whose messages are listed where they are carried."""
 
 
-def crossings(spec_yaml: str) -> Sequence[CrossingView]:
-    """What leaves in a run of this spec, control fields left out."""
+def crossings(spec_yaml: str) -> Sequence[StatementView]:
+    """What leaves in a run of this spec; names, counts and choices are left out."""
     spec = parse_spec(spec_yaml)
-    return [
-        CrossingView(entry.field.removeprefix("parley."), entry.derived_from, entry.protection, entry.seen_by)
-        for entry in manifest_of(spec.train.algorithm)
-        if entry.derived_from != PUBLIC and _leaves(entry, spec.privacy.aggregation)
+    entries = {entry.field.removeprefix("parley."): entry for entry in manifest_of(spec.train.algorithm)}
+    return [_view(statement, entries) for statement in statements_of(spec)]
+
+
+def _view(statement: Statement, entries: dict[str, Entry]) -> StatementView:
+    fields = [
+        CrossingView(name, entries[name].derived_from, entries[name].protection, entries[name].seen_by)
+        for name in statement.fields
     ]
-
-
-def _leaves(entry: Entry, aggregation: AggregationSpec) -> bool:
-    *_, owner, _, message, field = entry.field.split(".")
-    if owner in _CARRIERS or owner == "alignment" or message in _OF_ALIGNMENT:
-        return False
-    if message in _OF_RECOVERY:
-        return aggregation.recovery
-    if message == "Addend":
-        return field == _ADDENDS[aggregation.kind]
-    return aggregation.kind == "two_tree" or message not in ("MaskedTheta", "PushRequest")
+    return StatementView(statement.sender, statement.text, statement.moment, fields)

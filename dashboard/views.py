@@ -137,6 +137,19 @@ class CrossingView:
 
 
 @dataclass(frozen=True)
+class StatementView:
+    """Something that leaves in a run, in a sentence."""
+
+    sender: str
+    """Who sends it: the beginning of the sentence."""
+    text: str
+    moment: str
+    """training, any time, or prediction."""
+    fields: Sequence[CrossingView]
+    """The fields that carry it."""
+
+
+@dataclass(frozen=True)
 class ProblemView:
     """A mistake in a spec."""
 

@@ -8,8 +8,10 @@ from google.protobuf.message import Message
 
 from parley.privacy.manifest import Entry
 from parley.privacy.recovery import RecoveryStep
+from parley.protocols.statements import Statement
 from parley.protocols.tensor.codec import Blobs
 from parley.spec.algorithms import Algorithm, AlgorithmSettings
+from parley.spec.run import RunSpec
 
 EXTENSION = "extension"
 """The field of the envelopes for algorithms of other distributions."""
@@ -45,6 +47,8 @@ class CrossingProtocol:
     """Checks an instruction before a role sees it."""
     crossings: tuple[Entry, ...]
     """One entry of the manifest for each field of the algorithm's own messages."""
+    statements: Callable[[RunSpec], Iterable[Statement]] | None = None
+    """What leaves in one run, in sentences; each entry of `crossings` says it for itself if there are none."""
     body: str = EXTENSION
     """The field of the envelopes that holds its messages."""
     peer_messages: tuple[type[Message], ...] = ()

@@ -8,7 +8,7 @@ from parley.contracts.asysqn.v1 import asysqn_pb2 as pb
 from parley.contracts.coordinator.v1 import coordinator_service_pb2 as coordinator_pb
 from parley.privacy.release import Addend, OpenedSum, Release, TreeSum
 from parley.protocols.aggregation.codec import decode_addend, decode_tree_sum, encode_addend, encode_tree_sum, named
-from parley.protocols.asysqn.crossings import CROSSINGS
+from parley.protocols.asysqn.crossings import CROSSINGS, statements
 from parley.protocols.asysqn.messages import (
     AllRows,
     Ask,
@@ -225,6 +225,7 @@ PROTOCOL = CrossingProtocol(
     pb.Contribution,
     decode_instruction,
     CROSSINGS,
+    statements,
     body="asysqn",
     peer_messages=(pb.ThetaRequest, pb.PartialTheta),
 )

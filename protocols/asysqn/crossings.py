@@ -1,6 +1,11 @@
 """What can leave in AsySQN: one entry for each field of its messages."""
 
+from collections.abc import Iterator
+
 from parley.privacy.manifest import LABEL_PRIVACY, SECURE_SUM, TREE_SUM, Entry, control, derived
+from parley.protocols.asysqn.settings import AsysqnSpec
+from parley.protocols.statements import COORDINATOR, PARTIES, Statement, addends, label_noise, only_the_sum
+from parley.spec.run import RunSpec
 
 CROSSINGS: tuple[Entry, ...] = (
     derived(
@@ -58,3 +63,37 @@ CROSSINGS: tuple[Entry, ...] = (
     *control("party.v1.ExchangeResponse", "asysqn", "coordinator"),
     *control("peer.v1.PushRequest", "theta_request partial_theta", "the peer"),
 )
+
+
+def statements(spec: RunSpec) -> Iterator[Statement]:
+    """What leaves in one run."""
+    train = spec.settings(AsysqnSpec)
+    yield Statement(
+        PARTIES,
+        f"its part of the scores θ of rows that are watched or trained on, {only_the_sum(spec)}",
+        ("asysqn.v1.ThetaShare.sum", "asysqn.v1.Contribution.theta", *addends(spec)),
+    )
+    if train.is_asynchronous:
+        two_tree = spec.privacy.aggregation.kind == "two_tree"
+        carried = "asysqn.v1.PartialTheta.masked_theta" if two_tree else "asysqn.v1.Share.sum"
+        yield Statement(
+            PARTIES,
+            f"its part of θ of a batch to each party that asks, {only_the_sum(spec, 'that party')}. Many sums on rows "
+            "that a party knows determine the others' models",
+            (carried,),
+        )
+    if train.labels_at == "parties":
+        if not train.is_asynchronous:
+            yield Statement(COORDINATOR, "the sum of θ of each batch to all parties", ("asysqn.v1.OpenedTheta.values",))
+        return
+    if train.is_asynchronous:
+        yield Statement(
+            PARTIES,
+            "the sum of θ of its batch to the coordinator, which answers with slopes",
+            ("coordinator.v1.SlopesQuestion.opened_theta",),
+        )
+    yield Statement(
+        COORDINATOR,
+        f"the slope of the loss at each row of a batch to the parties whose step it is. {label_noise(spec)}",
+        ("asysqn.v1.Slopes.derivative",),
+    )

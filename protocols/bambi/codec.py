@@ -6,7 +6,7 @@ from collections import deque
 from parley.contracts.bambi.v1 import bambi_pb2 as pb
 from parley.privacy.release import Addend, Release
 from parley.protocols.aggregation.codec import decode_addend, encode_addend, named
-from parley.protocols.bambi.crossings import CROSSINGS
+from parley.protocols.bambi.crossings import CROSSINGS, statements
 from parley.protocols.bambi.messages import (
     Ask,
     Coefficients,
@@ -173,5 +173,5 @@ def _finite(value: float, name: str) -> float:
 
 
 PROTOCOL = CrossingProtocol(
-    "bambi", BambiSpec, pb.Instruction, pb.Contribution, decode_instruction, CROSSINGS, body="bambi"
+    "bambi", BambiSpec, pb.Instruction, pb.Contribution, decode_instruction, CROSSINGS, statements, body="bambi"
 )

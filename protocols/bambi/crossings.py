@@ -1,6 +1,11 @@
 """What can leave in BAMBI: one entry for each field of its messages."""
 
+from collections.abc import Iterator
+
 from parley.privacy.manifest import LABEL_PRIVACY, SECURE_SUM, Entry, control, derived
+from parley.protocols.bambi.settings import BambiSpec
+from parley.protocols.statements import COORDINATOR, PARTIES, Statement, addends, label_noise, only_the_sum
+from parley.spec.run import RunSpec
 
 CROSSINGS: tuple[Entry, ...] = (
     derived("bambi.v1.Embedding.sum", "features, x_m, y_m", SECURE_SUM, "coordinator: the sum over all parties"),
@@ -57,3 +62,46 @@ CROSSINGS: tuple[Entry, ...] = (
     *control("party.v1.ExchangeRequest", "bambi", "all parties"),
     *control("party.v1.ExchangeResponse", "bambi", "coordinator"),
 )
+
+
+def statements(spec: RunSpec) -> Iterator[Statement]:
+    """What leaves in one run."""
+    train, hidden = spec.settings(BambiSpec), only_the_sum(spec)
+    yield Statement(
+        PARTIES,
+        f"its part of the scores of every row of every batch, {hidden}",
+        ("bambi.v1.Embedding.sum", *addends(spec)),
+    )
+    yield Statement(
+        COORDINATOR,
+        f"the gradient of the loss at that sum to all parties. {label_noise(spec)}",
+        tuple(f"bambi.v1.IntermediateGradient.{name}" for name in ("theta", "vartheta", "step_length")),
+    )
+    if train.hypergradient == "implicit":
+        yield Statement(
+            PARTIES,
+            f"its part of products with the curvature, which solve for the hyper-gradient, {hidden}",
+            ("bambi.v1.CurvatureShare.sum",),
+        )
+        yield Statement(
+            COORDINATOR,
+            "the curvature at these sums back to all parties; no label is in it",
+            tuple(f"bambi.v1.CurvatureStep.{name}" for name in ("product", "alpha", "beta", "solution_product")),
+        )
+    if train.hypergradient == "zeroth_order":
+        count = train.zeroth_order.directions
+        yield Statement(
+            PARTIES,
+            f"its part of {'one number' if count == 1 else f'{count} numbers, one for each direction,'} in each upper "
+            f"iteration, {hidden}",
+            ("bambi.v1.DirectionalShare.sum",),
+        )
+        yield Statement(COORDINATOR, "these sums back to all parties", ("bambi.v1.Coefficients.values",))
+    if train.problem == "hyper_parameters":
+        yield Statement(
+            PARTIES,
+            "the coefficients that were tuned, to three digits, as far as its policy shares them: one number for the "
+            "whole party, one for each named column, or nothing",
+            ("party.v1.TunedCoefficient.value", "party.v1.TunedCoefficient.column"),
+            "any time",
+        )

@@ -10,7 +10,7 @@ from parley.contracts.fedbio.v1 import fedbio_pb2 as pb
 from parley.privacy.recovery import AskDisclosure, AskKey, AskShares, KeyOffer, RecoveryStep, Settlement, ShareBundle
 from parley.privacy.release import Addend, Release, bitmap, members
 from parley.protocols.aggregation.codec import decode_addend, encode_addend, named
-from parley.protocols.fedbio.crossings import CROSSINGS
+from parley.protocols.fedbio.crossings import CROSSINGS, statements
 from parley.protocols.fedbio.messages import AveragingRound, Phase
 from parley.protocols.fedbio.settings import FedbioSpec
 from parley.protocols.protocol import CrossingProtocol, RecoveryCodec, SettledSum
@@ -129,6 +129,7 @@ PROTOCOL = CrossingProtocol(
     pb.Contribution,
     decode_instruction,
     CROSSINGS,
+    statements,
     body="fedbio",
     recovery=RecoveryCodec(tuple(_PHASES), encode_settled, decode_settled, decode_step_answer),
 )

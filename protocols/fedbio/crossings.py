@@ -1,6 +1,10 @@
 """What can leave in the FedBiO family: one entry for each field of its messages."""
 
+from collections.abc import Iterator
+
 from parley.privacy.manifest import SECURE_SUM, Entry, control, derived
+from parley.protocols.statements import COORDINATOR, PARTIES, Statement, addends, only_the_sum
+from parley.spec.run import RunSpec
 
 CROSSINGS: tuple[Entry, ...] = (
     derived(
@@ -30,3 +34,19 @@ CROSSINGS: tuple[Entry, ...] = (
     *control("party.v1.ExchangeRequest", "fedbio", "the participants"),
     *control("party.v1.ExchangeResponse", "fedbio", "coordinator"),
 )
+
+
+def statements(spec: RunSpec) -> Iterator[Statement]:
+    """What leaves in one run."""
+    hidden = only_the_sum(spec)
+    yield Statement(
+        PARTIES,
+        f"its model and momenta after its local steps, {hidden}",
+        ("fedbio.v1.LocalState.sum", *addends(spec)),
+    )
+    yield Statement(PARTIES, f"its losses, mistakes and numbers of rows, {hidden}", ("fedbio.v1.Measures.sum",))
+    yield Statement(
+        COORDINATOR,
+        "the average of the models to all parties. Nothing is added to it: it can remember rows, as any model can",
+        ("fedbio.v1.Instruction.mean",),
+    )

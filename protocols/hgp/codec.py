@@ -9,7 +9,7 @@ from parley.contracts.decentralised.v1 import decentralised_pb2 as pb
 from parley.numerics.push_sum import Mass, RunningTotal
 from parley.privacy.release import Portion, Release
 from parley.protocols.decentralised.codec import LARGEST_COUNT, Contribution, Instruction, decode_instruction
-from parley.protocols.hgp.crossings import CROSSINGS
+from parley.protocols.hgp.crossings import CROSSINGS, statements
 from parley.protocols.hgp.settings import HgpSpec
 from parley.protocols.protocol import CrossingProtocol
 from parley.protocols.tensor.codec import Blobs, MessageInvalid, decode_tensor, encode_tensor
@@ -21,6 +21,7 @@ PROTOCOL = CrossingProtocol(
     Contribution,
     decode_instruction,
     CROSSINGS,
+    statements,
     body="decentralised",
     peer_messages=(pb.PushSumVector,),
 )

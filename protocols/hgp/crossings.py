@@ -1,7 +1,12 @@
 """What can leave in HGP: portions of Push-Sum between neighbours, and sums of measures."""
 
+from collections.abc import Iterator
+
 from parley.privacy.manifest import NONE_NEEDED, PUBLIC, SECURE_SUM, Entry, control, derived
 from parley.protocols.decentralised.crossings import CLOCK
+from parley.protocols.hgp.settings import HgpSpec
+from parley.protocols.statements import PARTIES, Statement, addends, only_the_sum
+from parley.spec.run import RunSpec
 
 CROSSINGS: tuple[Entry, ...] = (
     *CLOCK,
@@ -28,3 +33,18 @@ CROSSINGS: tuple[Entry, ...] = (
     *control("decentralised.v1.PushSumVector", "step sequence", "the neighbour"),
     *control("peer.v1.PushRequest", "push_sum", "the neighbour"),
 )
+
+
+def statements(spec: RunSpec) -> Iterator[Statement]:
+    """What leaves in one run."""
+    robust = spec.settings(HgpSpec).delivery == "robust"
+    yield Statement(
+        PARTIES,
+        "portions of its model and gradients to its neighbours at each step, in the clear: no mechanism hides them",
+        ("decentralised.v1.PushSumVector.total_z" if robust else "decentralised.v1.PushSumVector.z",),
+    )
+    yield Statement(
+        PARTIES,
+        f"its losses, mistakes, numbers of rows and the norm of its hyper-gradient, {only_the_sum(spec)}",
+        ("decentralised.v1.Measures.sum", *addends(spec)),
+    )

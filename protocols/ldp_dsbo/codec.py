@@ -6,7 +6,7 @@ from parley.contracts.decentralised.v1 import decentralised_pb2 as pb
 from parley.privacy.ldp_states import NoisedState
 from parley.privacy.release import Release
 from parley.protocols.decentralised.codec import LARGEST_COUNT, Contribution, Instruction, decode_instruction
-from parley.protocols.ldp_dsbo.crossings import CROSSINGS
+from parley.protocols.ldp_dsbo.crossings import CROSSINGS, statements
 from parley.protocols.ldp_dsbo.settings import LdpDsboSpec
 from parley.protocols.protocol import CrossingProtocol
 from parley.protocols.tensor.codec import Blobs, MessageInvalid, decode_tensor, encode_tensor
@@ -18,6 +18,7 @@ PROTOCOL = CrossingProtocol(
     Contribution,
     decode_instruction,
     CROSSINGS,
+    statements,
     body="decentralised",
     peer_messages=(pb.NoisedState,),
 )

@@ -181,7 +181,8 @@ def test_a_run_is_started_watched_and_shown(page):
     ledger = page.get(f"/api/runs/{run_id}/ledger").json()
     assert ledger["epsilon"] == pytest.approx(4)
     assert [release["recipients"] for release in ledger["releases"]] == [sorted(PARTIES)]
-    fields = [crossing["field"] for crossing in page.get(f"/api/runs/{run_id}/crossings").json()]
+    told = page.get(f"/api/runs/{run_id}/crossings").json()
+    fields = [crossing["field"] for statement in told for crossing in statement["fields"]]
     assert "aggregation.v1.Addend.masked" in fields
     assert "aggregation.v1.Addend.clear" not in fields, "this run sums pairwise"
     assert run_id in [run["run_id"] for run in page.get("/api/runs").json()["runs"]]

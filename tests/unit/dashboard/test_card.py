@@ -26,7 +26,8 @@ def card(*bodies):
 
 @pytest.mark.parametrize("recovers", [False, True])
 def test_shares_cross_only_in_runs_with_recovery(recovers):
-    fields = [crossing.field for crossing in crossings(SPEC.replace("false", str(recovers).lower()))]
+    told = crossings(SPEC.replace("false", str(recovers).lower()))
+    fields = [crossing.field for statement in told for crossing in statement.fields]
     shares = {"aggregation.v1.SealedShares.sealed", "aggregation.v1.DisclosedShare.share"}
     assert shares & set(fields) == (shares if recovers else set())
 
