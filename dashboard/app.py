@@ -22,7 +22,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from parley.dashboard.access import CSRF_HEADER, SESSION_SECONDS, Access, is_same_origin
 from parley.dashboard.card import STYLE_HASH, card_html, make_card
-from parley.dashboard.crossings import crossings
+from parley.dashboard.crossings import crossings, tables_of
 from parley.dashboard.views import Refused, RunAccess
 
 STATIC = Path(__file__).parent / "static"
@@ -153,7 +153,8 @@ class _Routes:
         return _json({"runs": runs, "version": self._desk.version})
 
     async def run(self, request: Request) -> Response:
-        return _json(asdict(await self._desk.run(_run(request))))
+        run = await self._desk.run(_run(request))
+        return _json({**asdict(run), "tables": tables_of(run.spec_yaml)})
 
     async def parties(self, _: Request) -> Response:
         return _json([asdict(party) for party in await self._desk.parties()])
@@ -163,7 +164,7 @@ class _Routes:
 
     async def crossings(self, request: Request) -> Response:
         run = await self._desk.run(_run(request))
-        return _json([asdict(crossing) for crossing in crossings(run.spec_yaml)])
+        return _json([asdict(statement) for statement in crossings(run.spec_yaml)])
 
     async def coefficients(self, request: Request) -> Response:
         return _json([asdict(each) for each in await self._desk.coefficients(_run(request))])

@@ -16,6 +16,12 @@ def crossings(spec_yaml: str) -> Sequence[StatementView]:
     return [_view(statement, entries) for statement in statements_of(spec)]
 
 
+def tables_of(spec_yaml: str) -> dict[str, list[str]]:
+    """The tables that each party reads in a run."""
+    spec = parse_spec(spec_yaml)
+    return {party.name: list(spec.tables_of(index)) for index, party in enumerate(spec.parties)}
+
+
 def _view(statement: Statement, entries: dict[str, Entry]) -> StatementView:
     fields = [
         CrossingView(name, entries[name].derived_from, entries[name].protection, entries[name].seen_by)

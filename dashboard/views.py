@@ -54,6 +54,21 @@ class EventView:
 
 
 @dataclass(frozen=True)
+class TableView:
+    """A table that a party offers."""
+
+    name: str
+    rows: int
+    features: int
+    problem: str
+    """Why nobody can use it; empty if somebody can."""
+    notice: str
+    """What a run that trains on it needs first; empty if nothing."""
+    loaded_percent: int
+    """How much of it has been read."""
+
+
+@dataclass(frozen=True)
 class PartyView:
     """How a party stands."""
 
@@ -62,7 +77,8 @@ class PartyView:
     reachable: bool
     version: str
     problem: str
-    tables: Sequence[str]
+    """Why it cannot take part in anything; troubles of single tables stand with them."""
+    tables: Sequence[TableView]
     latency_milliseconds: float
     sent_bytes: float = 0.0
     """To this party since the coordinator started."""

@@ -14,7 +14,10 @@ function show() {
   const main = document.getElementById("main");
   main.replaceChildren();
   const chosen = { parties: "parties", new: "new" }[view] ?? "runs";
-  for (const link of document.querySelectorAll("nav a")) link.toggleAttribute("aria-current", link.dataset.view === chosen);
+  for (const link of document.querySelectorAll("nav a")) {
+    if (link.dataset.view === chosen) link.setAttribute("aria-current", "page");
+    else link.removeAttribute("aria-current");
+  }
   document.title = view === "run" ? `${decodeURIComponent(id)} · Parley` : "Parley";
   scrollTo(0, 0);
   if (view === "run" && id) run(main, leaving.signal, decodeURIComponent(id));

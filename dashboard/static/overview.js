@@ -1,9 +1,9 @@
 // The list of runs, and how the parties stand.
-import { ask, bytes, chip, day, duration, el, every, number, percent, table } from "./page.js";
+import { ask, bytes, chip, day, duration, el, every, number, percent, table, update } from "./page.js";
 
 function score(metrics) {
-  if (metrics["test accuracy"] !== undefined) return percent(metrics["test accuracy"]);
-  const name = ["test r2", "test loss", "upper loss"].find((each) => metrics[each] !== undefined);
+  for (const name of ["test accuracy", "training accuracy"]) if (metrics[name] !== undefined) return percent(metrics[name]);
+  const name = ["test r2", "test loss", "upper loss", "objective"].find((each) => metrics[each] !== undefined);
   return name ? `${name} ${number(metrics[name])}` : "–";
 }
 
@@ -14,37 +14,55 @@ export function runs(main, leaving) {
   every(2, leaving, async () => {
     const { runs: found } = await ask("/api/runs");
     if (!found.length) {
-      place.replaceChildren(el("p", { class: "empty" }, "There are no runs yet. ", el("a", { href: "#/new" }, "Start one")));
+      update(place, el("p", { class: "empty" }, "There are no runs yet. ", el("a", { href: "#/new" }, "Start one")));
       return;
     }
-    place.replaceChildren(table(
+    update(place, table(
       [["Run", ""], ["State", ""], ["Progress", ""], ["Score", "number"], ["Bytes", "number"], ["Time", "number"], ["Started", "number"]],
-      found.map((run) => [
+      found.map((run) => Object.assign([
         el("span", {}, el("a", { href: `#/run/${encodeURIComponent(run.run_id)}` }, run.run_id), el("br"),
           el("span", { class: "soft small" }, `${run.algorithm} · ${run.parties.join(", ")}`)),
         chip(run.state),
-        el("span", {}, `${run.step} of ${run.steps}`, el("progress", { class: "bar", max: run.steps || 1, value: run.step, "aria-label": "progress" })),
+        el("span", {}, `${run.step} of ${run.steps}`, el("progress", { class: "bar", max: run.steps || 1, value: run.step, "aria-label": `step ${run.step} of ${run.steps}` })),
         score(run.metrics), bytes(run.metrics.bytes), duration(run.metrics.seconds), day(run.created),
-      ])));
+      ], { key: run.run_id })), "Runs, newest first"));
   });
 }
 
-export function partyTable(found) {
+// Why a party cannot take part; where `uses` names the tables that a run reads, others do not count.
+function troubles(party, uses) {
+  const used = uses?.[party.name];
+  const tables = party.tables.filter((each) => each.problem && (!used || used.includes(each.name)));
+  return [party.problem, ...tables.map((each) => `${each.name}: ${each.problem}`)].filter(Boolean);
+}
+
+function tableState(each) {
+  if (each.problem) return "cannot be loaded";
+  return each.loaded_percent < 100 ? `loading, ${each.loaded_percent} %` : `${number(each.rows)} × ${number(each.features)}`;
+}
+
+export function partyTable(found, uses) {
   return table(
     [["Party", ""], ["Health", ""], ["Tables", ""], ["Version", ""], ["Answers in", "number"], ["Sent to it", "number"], ["Got from it", "number"]],
-    found.map((party) => [
-      el("span", {}, el("b", {}, party.name), el("br"), el("span", { class: "soft small" }, party.address)),
-      el("span", {}, el("span", { class: `chip ${party.reachable ? (party.problem ? "odd" : "up") : "down"}` },
-        party.reachable ? (party.problem ? "look at it" : "up") : "down"),
-        party.problem && el("span", { class: "small problem" }, el("br"), party.problem)),
-      party.tables.join(", ") || "–", party.version || "–",
-      party.reachable ? `${party.latency_milliseconds.toFixed(1)} ms` : "–", bytes(party.sent_bytes), bytes(party.received_bytes),
-    ]));
+    found.map((party) => {
+      const wrong = troubles(party, uses);
+      const shown = party.tables.filter((each) => !uses?.[party.name] || uses[party.name].includes(each.name));
+      return Object.assign([
+        el("span", {}, el("b", {}, party.name), el("br"), el("span", { class: "soft small" }, party.address)),
+        el("span", {}, el("span", { class: `chip ${party.reachable ? (wrong.length ? "odd" : "up") : "down"}` },
+          party.reachable ? (wrong.length ? "look at it" : "up") : "down"),
+          wrong.map((each) => el("span", { class: "small problem" }, el("br"), each))),
+        shown.length ? el("ul", { class: "plain small" }, shown.map((each) => el("li", { "data-key": each.name }, el("b", {}, each.name), ` ${tableState(each)}`,
+          each.notice && el("span", { class: "soft" }, el("br"), each.notice)))) : "–",
+        party.version || "–",
+        party.reachable ? `${party.latency_milliseconds.toFixed(1)} ms` : "–", bytes(party.sent_bytes), bytes(party.received_bytes),
+      ], { key: party.name });
+    }), "How the parties stand");
 }
 
 export function parties(main, leaving) {
   const place = el("section", { class: "panel" }, el("p", { class: "empty" }, "Asking every party …"));
   main.append(el("div", { class: "title" }, el("h1", {}, "Parties")), place,
     el("p", { class: "soft small" }, "Bytes are those of training and prediction rounds since this coordinator started."));
-  every(5, leaving, async () => place.replaceChildren(partyTable(await ask("/api/parties"))));
+  every(5, leaving, async () => update(place, partyTable(await ask("/api/parties"))));
 }

@@ -7,16 +7,58 @@ export function el(tag, attributes = {}, ...children) {
     else if (value === true) element.setAttribute(name, "");
     else if (value !== false && value !== null && value !== undefined) element.setAttribute(name, value);
   }
-  element.append(...children.flat().filter((child) => child !== null && child !== undefined && child !== false));
+  element.append(...present(children));
   return element;
 }
 
-export function table(columns, rows) {
-  const head = el("tr", {}, columns.map(([name, kind]) => el("th", { class: kind }, name)));
-  const body = rows.map((cells) =>
-    el("tr", {}, cells.map((cell, i) => el("td", { class: columns[i][1], "data-name": columns[i][0] }, cell))));
-  return el("div", { class: "wide" }, el("table", { class: "stack" }, el("thead", {}, head), el("tbody", {}, body)));
+const present = (children) => children.flat(3).filter((child) => child !== null && child !== undefined && child !== false);
+
+// Show these children, and leave what stays the same where it is: whoever has the focus keeps it.
+export function update(place, ...children) {
+  const fresh = present(children).map((child) => (child instanceof Node ? child : document.createTextNode(child)));
+  let old = place.firstChild;
+  for (const node of fresh) {
+    for (let later = old; later; later = later.nextSibling) {
+      if (!isSame(later, node)) continue;
+      while (old !== later) old = remove(old);
+      break;
+    }
+    if (old && isSame(old, node)) {
+      if (old !== node) change(old, node);
+      old = old.nextSibling;
+    } else place.insertBefore(node, old);
+  }
+  while (old) old = remove(old);
 }
+
+function remove(node) {
+  const next = node.nextSibling;
+  node.remove();
+  return next;
+}
+
+const isSame = (old, node) =>
+  old.nodeName === node.nodeName && old.id === node.id && old.dataset?.key === node.dataset?.key;
+
+function change(old, node) {
+  if (old.nodeType === Node.TEXT_NODE) {
+    if (old.data !== node.data) old.data = node.data;
+    return;
+  }
+  for (const { name } of [...old.attributes]) if (!node.hasAttribute(name) && !(name === "open" || name === "disabled")) old.removeAttribute(name);
+  for (const { name, value } of [...node.attributes]) if (old.getAttribute(name) !== value) old.setAttribute(name, value);
+  update(old, [...node.childNodes]);
+}
+
+export function table(columns, rows, caption) {
+  const head = el("tr", {}, columns.map(([name, kind]) => el("th", { class: kind, scope: "col" }, name)));
+  const body = rows.map((cells) =>
+    el("tr", { "data-key": cells.key }, cells.map((cell, i) => el("td", { class: columns[i][1], "data-name": text(columns[i][0]) }, cell))));
+  return el("div", { class: "wide" }, el("table", { class: "stack" }, caption && el("caption", { class: "hidden" }, caption),
+    el("thead", {}, head), el("tbody", {}, body)));
+}
+
+const text = (name) => (name instanceof Node ? name.textContent : name);
 
 export const chip = (state) =>
   el("span", { class: `chip ${state}` }, state.toLowerCase().replace("_", " "));
@@ -45,13 +87,6 @@ export function duration(seconds) {
   if (seconds < 60) return `${seconds < 10 ? seconds.toFixed(1) : Math.round(seconds)} s`;
   const minutes = Math.floor(seconds / 60);
   return minutes < 60 ? `${minutes} min ${Math.round(seconds % 60)} s` : `${Math.floor(minutes / 60)} h ${minutes % 60} min`;
-}
-
-// What an event measured of the model. Events that 0.1.0 wrote have no body and mix it with the totals.
-const TOTALS = new Set(["rounds", "bytes", "label releases", "seconds"]);
-export function measured(event) {
-  if (event.body) return event.body.measured ?? {};
-  return Object.fromEntries(Object.entries(event.metrics).filter(([name]) => !TOTALS.has(name)));
 }
 
 export const clock = (text) => new Date(text).toLocaleTimeString("en-GB");

@@ -25,6 +25,7 @@ from parley.dashboard.views import (
     Refused,
     ReleaseView,
     RunView,
+    TableView,
 )
 from parley.privacy.accounting import Composed, PureAccountant, from_json
 from parley.privacy.ledger import Ledger, RunNotOpen
@@ -190,16 +191,17 @@ class WebRuns:
             answer = await call(name, lambda: self._fleet.stub(name).Describe(party_pb.DescribeRequest()))
         except (PartyLost, PartyRefused) as error:
             return PartyView(name, address, False, "", str(error), (), 0.0, sent, received)
-        problems = [f"{table.name}: {table.problem}" for table in answer.tables if table.problem]
-        if answer.version != VERSION:
-            problems.append(f"runs Parley {answer.version}, this coordinator {VERSION}: install the same version")
+        other = f"runs Parley {answer.version}, this coordinator {VERSION}: install the same version"
         return PartyView(
             name=name,
             address=address,
             reachable=True,
             version=answer.version,
-            problem="; ".join(problems),
-            tables=[table.name for table in answer.tables],
+            problem="" if answer.version == VERSION else other,
+            tables=[
+                TableView(table.name, table.rows, table.features, table.problem, table.notice, table.loaded_percent)
+                for table in answer.tables
+            ],
             latency_milliseconds=1000 * (time.perf_counter() - started),
             sent_bytes=sent,
             received_bytes=received,

@@ -35,7 +35,7 @@ def model_card(federation: Federation, run: Run) -> dict[str, Any]:
             party.reachable,
             party.version,
             party.problem,
-            list(party.tables),
+            [],
             party.latency_milliseconds,
         )
         for party in federation.parties()

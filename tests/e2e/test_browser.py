@@ -18,7 +18,7 @@ FLAGS = ["--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-backgroun
 PHONE = {"viewport": {"width": 390, "height": 844}, "is_mobile": True, "has_touch": True}
 
 
-def spec(steps=6):
+def spec(steps=6, **labels):
     content = {
         "name": "browsed",
         "parties": list(PARTIES),
@@ -29,7 +29,7 @@ def spec(steps=6):
             "upper": {"steps": steps, "batch": 64},
             "lower": {"steps": 1, "batch": 64},
         },
-        "privacy": {"labels": {"mechanism": "once", "epsilon": 5, "budget": 5}},
+        "privacy": {"labels": labels or {"mechanism": "once", "epsilon": 5, "budget": 5}},
         "evaluate_every": 2,
     }
     return yaml.safe_dump(content, sort_keys=False)
@@ -51,6 +51,8 @@ def served(chromium, tmp_path_factory):
     folder = tmp_path_factory.mktemp("browser")
     split_dataset("breast_cancer", PARTIES, folder / "data", standardise=True)
     tables = {party: {"train": {"path": folder / "data" / f"{party}.parquet"}} for party in PARTIES}
+    (folder / "damaged.csv").write_text("id,a\n1,2,3\n")
+    tables["shop"]["damaged"] = {"path": folder / "damaged.csv"}
     labels = {"train": {"path": folder / "data" / "labels.parquet"}}
     web = {"web": {"listen": "127.0.0.1:0"}}
     with LocalFederation(folder, tables, labels, coordinator_options=web, ready_seconds=240) as local:
@@ -96,10 +98,10 @@ def test_a_run_is_started_watched_and_its_result_read(visit):
     page.wait_for_selector(".legend >> text=test accuracy")
     accuracy = re.search(r"([\d.]+) %", page.locator(".tile", has_text="test accuracy").inner_text())
     assert 0 < float(accuracy[1]) <= 100
-    assert page.locator(".tile", has_text="ε of each label").locator("b").inner_text() == "5"
+    page.wait_for_selector(".tile:has-text('ε of each label') b:text-is('5')")
     assert page.locator("canvas").count() == 2, "loss and score are drawn"
     assert page.locator(".log li").first.inner_text().endswith("completed")
-    page.wait_for_selector("code:has-text('bambi.v1.Embedding.sum')")
+    page.wait_for_selector("text=the coordinator sees only the sum over all 3 parties")
     with page.expect_popup() as popup:
         page.click("text=Model card")
     assert popup.value.locator("h2", has_text="Privacy of the labels").is_visible()
@@ -172,3 +174,152 @@ def test_whoever_logs_out_is_out(visit):
     page.wait_for_selector("#token")
     page.goto(page.url.split("#")[0] + "api/runs")
     assert "NOT_LOGGED_IN" in page.content()
+
+
+def test_a_run_without_a_budget_says_so_and_prints_no_null(visit):
+    page = visit()
+    start(page, spec(mechanism="once", epsilon=5))
+    page.wait_for_selector(".chip.COMPLETED")
+    page.wait_for_selector("text=no budget set")
+    assert "null" not in page.locator("main").inner_text()
+
+
+def test_a_partys_other_table_is_no_trouble_of_this_run(visit):
+    page = visit()
+    start(page, spec())
+    shop = page.locator("section", has=page.locator("h2", has_text="Parties")).locator("tr", has_text="shop")
+    shop.locator(".chip").wait_for()
+    assert shop.locator(".chip").inner_text() == "up"
+    assert "damaged" not in shop.inner_text()
+    page.click("nav >> text=Parties")
+    shop = page.locator("tr", has_text="shop")
+    shop.locator(".chip.odd").wait_for()
+    assert "damaged: cannot be loaded" in shop.inner_text()
+    assert page.locator("tr", has_text="bank").locator(".chip").inner_text() == "up"
+
+
+def test_what_leaves_is_told_in_sentences_with_the_protocol_behind_a_fold(visit):
+    page = visit()
+    start(page, spec())
+    panel = page.locator("section", has=page.locator("h2", has_text="What leaves an organisation"))
+    panel.locator("li").first.wait_for()
+    told = panel.inner_text()
+    assert "ε = 5" in told
+    assert "Embedding.sum" not in told
+    assert "DirectionalShare" not in panel.text_content(), "this run has none"
+    panel.locator("summary").click()
+    assert panel.locator("code", has_text="bambi.v1.Embedding.sum").is_visible()
+    assert page.get_by_text("Spec", exact=True).is_visible()
+
+
+def focused(page):
+    return page.evaluate("document.activeElement.id || document.activeElement.textContent")
+
+
+def test_whoever_uses_the_keyboard_keeps_the_focus_while_the_page_refreshes(visit):
+    page = visit()
+    start(page, spec(steps=400))
+    page.wait_for_selector(".legend b")
+    page.focus("#cancel")
+    page.wait_for_timeout(3000)
+    assert focused(page) == "cancel"
+    page.keyboard.press("Enter")
+    page.wait_for_selector("#resume")
+    assert focused(page) == "resume", "the button that stands in its place"
+    page.click("nav >> text=Runs")
+    link = page.locator("table a").nth(1)
+    link.focus()
+    name = link.inner_text()
+    page.wait_for_timeout(5000)  # two refreshes
+    assert focused(page) == name
+
+
+def test_the_current_page_is_marked_for_those_who_do_not_see_it(visit):
+    page = visit()
+    for link in ("Parties", "New run", "Runs"):
+        page.click(f"nav >> text={link}")
+        page.wait_for_selector(f"nav a[aria-current=page] >> text={link}")
+        assert page.locator("nav a[aria-current]").count() == 1
+
+
+def test_curves_are_told_in_words_and_read_by_pointer_and_keys(visit):
+    page = visit()
+    start(page, spec())
+    page.wait_for_selector(".chip.COMPLETED")
+    chart = page.locator("[role=img]", has=page.locator("canvas")).first
+    assert re.search(r"Loss, steps \d+ to 6: .*loss from [\d.]+ to [\d.]+", chart.get_attribute("aria-label"))
+    legend = page.locator(".legend").first
+    chart.focus()
+    page.keyboard.press("ArrowRight")
+    assert legend.inner_text().startswith("at step")
+    first = legend.inner_text()
+    page.keyboard.press("End")
+    assert legend.inner_text() != first
+    chart.locator(".u-over").hover(position={"x": 20, "y": 60})
+    assert legend.inner_text().startswith("at step")
+    page.locator("summary", has_text="Values").first.click()
+    assert page.locator(".values tbody tr").count() >= 3
+
+
+def test_a_part_of_a_curve_is_looked_at_closely_and_the_whole_again(visit):
+    page = visit()
+    start(page, spec(steps=30))
+    page.wait_for_selector(".chip.COMPLETED")
+    over = page.locator(".u-over").first
+    box = over.bounding_box()
+    page.mouse.move(box["x"] + 40, box["y"] + 50)
+    page.mouse.down()
+    page.mouse.move(box["x"] + box["width"] / 2, box["y"] + 60, steps=5)
+    page.mouse.up()
+    button = page.get_by_role("button", name="Show all steps").first
+    button.wait_for()
+    button.click()
+    assert not button.is_visible()
+
+
+def test_a_state_is_no_wider_on_a_phone_than_its_word(visit):
+    page = visit(**PHONE)
+    start(page, spec())
+    page.wait_for_selector(".chip.COMPLETED")
+    page.click("nav >> text=Runs")
+    chip = page.locator("table .chip").first
+    chip.wait_for()
+    assert chip.bounding_box()["width"] < 130
+
+
+CONTRASTS = """() => {
+  const channels = (text) => text.match(/[\\d.]+/g).map(Number);
+  const linear = (v) => (v <= 0.03928 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4);
+  const light = ([r, g, b]) => 0.2126 * linear(r / 255) + 0.7152 * linear(g / 255) + 0.0722 * linear(b / 255);
+  const paper = (element) => {
+    for (let at = element; at; at = at.parentElement) {
+      const [r, g, b, a = 1] = channels(getComputedStyle(at).backgroundColor);
+      if (a > 0.99) return [r, g, b];
+    }
+    return [255, 255, 255];
+  };
+  const found = [];
+  for (const element of document.querySelectorAll("body *")) {
+    const own = [...element.childNodes].some((node) => node.nodeType === 3 && node.data.trim());
+    if (!own || !element.checkVisibility() || element.closest("[disabled], canvas, .hidden")) continue;
+    const [one, two] = [light(channels(getComputedStyle(element).color)), light(paper(element))].sort((a, b) => b - a);
+    const ratio = (one + 0.05) / (two + 0.05);
+    const name = `${element.tagName}.${element.className} ${element.textContent.trim().slice(0, 20)}`;
+    if (ratio < 4.5) found.push(`${name}: ${ratio.toFixed(2)}`);
+  }
+  return found;
+}"""
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_every_text_stands_out_from_its_paper(visit, scheme):
+    page = visit(color_scheme=scheme)
+    start(page, spec())
+    page.wait_for_selector(".chip.COMPLETED")
+    page.wait_for_selector("section h2:has-text('Parties')")
+    faint = page.evaluate(CONTRASTS)
+    for link in ("Runs", "Parties", "New run"):
+        page.click(f"nav >> text={link}")
+        page.wait_for_timeout(1500)
+        faint += page.evaluate(CONTRASTS)
+    assert faint == []

@@ -3,6 +3,7 @@
 Names are appended to the file in the environment variable FIELDS, with the process id behind it; whoever removes the
 file begins a new list.
 """
+# ruff: noqa: N802 (gRPC spells method names)
 
 import os
 from pathlib import Path
