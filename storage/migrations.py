@@ -66,8 +66,8 @@ def upgrade(engine: sa.Engine, history: History) -> None:
         if found is None and not set(sa.inspect(connection).get_table_names()).isdisjoint(history.metadata.tables):
             _require_columns(connection, _first_columns(history), but_absent=True)
         if found != history.newest:
-            logger.info("the database's %s goes from revision %s to %s", history.name, found, history.newest)
             move(connection, history, history.newest, found)
+            logger.info("the database's %s came from revision %s to %s", history.name, found, history.newest)
         _require_columns(connection, _columns(history.metadata))
 
 
