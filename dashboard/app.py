@@ -143,7 +143,7 @@ class _Routes:
         return answer
 
     async def metrics(self, _: Request) -> Response:
-        content, kind = self._desk.metrics()
+        content, kind = await self._desk.metrics()
         return Response(content, media_type=kind)
 
     async def runs(self, _: Request) -> Response:

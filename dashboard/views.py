@@ -210,7 +210,7 @@ class RunAccess(Protocol):
     async def coefficients(self, run_id: str) -> Sequence[CoefficientsView]:
         """Coefficients that a run has tuned, by party; empty if it tunes none."""
 
-    def metrics(self) -> tuple[bytes, str]:
+    async def metrics(self) -> tuple[bytes, str]:
         """Figures for a monitoring system, and their content type."""
 
     @property

@@ -16,6 +16,11 @@ class NumberRanges:
         return self._count
 
     @property
+    def next(self) -> int:
+        """The number after the largest; 0 if there is none."""
+        return self._stops[-1] if self._stops else 0
+
+    @property
     def ranges(self) -> list[range]:
         """The numbers, in order."""
         return [range(start, stop) for start, stop in zip(self._starts, self._stops, strict=True)]

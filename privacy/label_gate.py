@@ -54,6 +54,10 @@ class LabelGate:
         """Whether the ledger covers a release."""
         return self._ledger.covers(self._run, self._vault.billed_release(release))
 
+    def is_known_paid(self, release: int) -> bool:
+        """Whether a release is paid for, as far as this process knows without asking the database."""
+        return self._ledger.knows_paid(self._run, self._vault.billed_release(release))
+
     def score(self, rows: Rows, h: NDArray[Any]) -> dict[str, float]:
         """Metrics on true labels, for the label holder's own eyes."""
         score = asdict(self._vault.score(rows, h))

@@ -16,17 +16,20 @@ lock on the head row on PostgreSQL, and the primary key (run, sequence) refuses 
 
 from __future__ import annotations
 
+import copy
 import json
 import math
-import sqlite3
+import threading
+import time
 import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
+from functools import wraps
 from hashlib import sha256
 from pathlib import Path
-from typing import Any
+from typing import Concatenate, ParamSpec, TypeVar
 
 import numpy as np
 import sqlalchemy as sa
@@ -44,6 +47,8 @@ from parley.privacy.accounting import (
     reported_epsilon,
     to_json,
 )
+from parley.storage.engines import open_engine, write_transaction
+from parley.storage.failures import StorageAway, StorageFailed, named_failures
 from parley.storage.migrations import History, upgrade
 
 metadata = sa.MetaData()
@@ -115,11 +120,35 @@ class LedgerBroken(RuntimeError):
 
 
 class LedgerUnusable(OSError):
-    """The ledger's database cannot be opened or written; nothing may be released."""
+    """The ledger's database cannot be opened, read or written; nothing may be released."""
 
 
-_DAMAGED = (sa.exc.DatabaseError, sqlite3.Error, UnicodeDecodeError)
-"""What a damaged file shows itself by: the driver decodes names and error texts out of it too."""
+class LedgerAway(StorageAway, LedgerUnusable):
+    """The ledger's database does not answer; waiting may help. Nothing may be released meanwhile."""
+
+
+_FIRST_WAIT_SECONDS, _LONGEST_WAIT_SECONDS = 0.1, 2.0
+_Arguments = ParamSpec("_Arguments")
+_Result = TypeVar("_Result")
+
+
+def _outlasting(
+    method: Callable[Concatenate[Ledger, _Arguments], _Result],
+) -> Callable[Concatenate[Ledger, _Arguments], _Result]:
+    """Ask again while the database is away, as long as the ledger is patient: no call here does anything twice."""
+
+    @wraps(method)
+    def patiently(self: Ledger, /, *arguments: _Arguments.args, **named: _Arguments.kwargs) -> _Result:
+        deadline, delay = time.monotonic() + self.patience_seconds, _FIRST_WAIT_SECONDS
+        while True:
+            try:
+                return method(self, *arguments, **named)
+            except LedgerAway:
+                if time.monotonic() + delay > deadline or self.closing.wait(delay):
+                    raise
+            delay = min(2 * delay, _LONGEST_WAIT_SECONDS)
+
+    return patiently
 
 
 @dataclass(frozen=True)
@@ -202,20 +231,10 @@ def open_ledger(url: str) -> Ledger:
     """Return the ledger at a database URL, with durable commits on SQLite.
 
     Raises:
-        LedgerUnusable: if the database cannot be opened, or is none.
+        LedgerUnusable: if the database cannot be opened, is damaged, or is none.
         DatabaseRefused: if a newer version of this program has written it.
     """
-    engine = sa.create_engine(url)
-    if engine.dialect.name == "sqlite":
-        sa.event.listen(engine, "connect", _make_sqlite_durable)
-    try:
-        return Ledger(engine)
-    except (*_DAMAGED, LedgerUnusable) as error:
-        where = engine.url.render_as_string(hide_password=True)
-        raise LedgerUnusable(
-            f"the ledger's database {where} cannot be opened ({type(error).__name__}): if the server or the disk is "
-            "away, bring it back; if the file is damaged, restore it from a backup, never start with an empty one"
-        ) from error
+    return Ledger(open_engine(url))
 
 
 class Ledger:
@@ -225,13 +244,23 @@ class Ledger:
         self._engine = engine
         self._clock = clock
         self._covered: dict[str, list[range]] = {}
-        with _naming_failures():
+        self.patience_seconds = 0.0
+        self.closing = threading.Event()
+        with self._named_failures():
             upgrade(engine, HISTORY)
 
+    def patient(self, seconds: float) -> Ledger:
+        """Return the same ledger for a caller that waits so long for a database that is away."""
+        view = copy.copy(self)
+        view.patience_seconds = seconds
+        return view
+
     def close(self) -> None:
-        """Give the database connections back."""
+        """Give the database connections back; whoever waits for the database gives up."""
+        self.closing.set()
         self._engine.dispose()
 
+    @_outlasting
     def open_run(self, run: str, records: int, budget: Budget, data_digest: str | None = None) -> None:
         """Start a run's chain. A repeated call with the same terms is a no-op; with others it is refused.
 
@@ -250,6 +279,7 @@ class Ledger:
         if data_digest is not None:
             self._check_data(run, data_digest)
 
+    @_outlasting
     def reserve(self, run: str, first_release: int, count: int, charge: Charge) -> Entry:
         """Debit the block of releases first_release … first_release+count−1, durably, before any of them is made.
 
@@ -272,29 +302,37 @@ class Ledger:
         self._covered.setdefault(run, []).append(block)
         return entry
 
+    @_outlasting
     def covers(self, run: str, release: int) -> bool:
         """Say whether a release is paid for. Answers from memory when this process has made or seen the reservation."""
-        if any(release in block for block in reversed(self._covered.get(run, []))):
+        if self.knows_paid(run, release):
             return True
-        with self._engine.connect() as connection:
+        with self._reading() as connection:
             entry = self._overlapping(connection, run, range(release, release + 1))
         if entry is None:
             return False
         self._covered.setdefault(run, []).append(_block(entry))
         return True
 
+    def knows_paid(self, run: str, release: int) -> bool:
+        """Say whether this process has made or seen the reservation of a release. Never asks the database."""
+        return any(release in block for block in reversed(self._covered.get(run, [])))
+
+    @_outlasting
     def allotted(self, but: str) -> float:
         """Return the sum of the budgets of all runs but one."""
-        with self._engine.connect() as connection:
+        with self._reading() as connection:
             total = sa.func.coalesce(sa.func.sum(heads.c.budget_epsilon), 0.0)
             return float(connection.execute(sa.select(total).where(heads.c.run != but)).scalar_one())
 
+    @_outlasting
     def runs(self) -> dict[str, Budget]:
         """Return every run of the ledger, by name, with what it may spend."""
         query = sa.select(heads.c.run, heads.c.budget_epsilon, heads.c.budget_delta).order_by(heads.c.run)
-        with self._engine.connect() as connection:
+        with self._reading() as connection:
             return {run: Budget(epsilon, delta) for run, epsilon, delta in connection.execute(query)}
 
+    @_outlasting
     def entries(self, run: str) -> list[Entry]:
         """Return a run's entries in order.
 
@@ -302,41 +340,48 @@ class Ledger:
             LedgerBroken: if they cannot be read.
         """
         try:
-            with self._engine.connect() as connection:
+            with self._reading() as connection:
                 return _entries(connection, run)
-        except _DAMAGED as error:
-            raise LedgerBroken(f"Run {run!r}: the database cannot be read ({type(error).__name__}).") from error
+        except LedgerAway:
+            raise
+        except LedgerUnusable as error:
+            raise LedgerBroken(f"Run {run!r}: {error}") from error
 
+    @_outlasting
     def newest(self, run: str) -> tuple[Entry, Budget] | None:
         """Return a run's last entry and its budget; None if it has released nothing. Reads two rows."""
         query = sa.select(entries).where(entries.c.run == run).order_by(entries.c.sequence.desc()).limit(1)
-        with self._engine.connect() as connection:
+        with self._reading() as connection:
             row = connection.execute(query).mappings().first()
             if row is None:
                 return None
             head = _head_row(connection, run)
         return Entry(**row), Budget(head["budget_epsilon"], head["budget_delta"])
 
+    @_outlasting
     def counts(self, run: str) -> Counters:
         """Return the per-record counters R_i of each mechanism."""
-        with self._engine.connect() as connection:
+        with self._reading() as connection:
             return _read_counters(connection, run)
 
+    @_outlasting
     def spent(self, run: str) -> float:
         """Return the ε that the run has spent so far, at its budget's δ; for reports, so by the best accountant.
 
         Where several mechanisms were used the largest counts of each are added up, an upper bound for every record.
         """
-        with self._engine.connect() as connection:
+        with self._reading() as connection:
             head = _head_row(connection, run)
             return reported_epsilon(_total(_read_counters(connection, run)), head["budget_delta"])
 
+    @_outlasting
     def head(self, run: str) -> Head:
         """Return where the chain ends; keep it elsewhere to detect a rewritten ledger."""
-        with self._engine.connect() as connection:
+        with self._reading() as connection:
             row = _head_row(connection, run)
             return Head(row["length"], row["hash"])
 
+    @_outlasting
     def verify(self, run: str, expected: Head | None = None) -> Head:
         """Check the whole chain; raise LedgerBroken naming the first link that does not hold.
 
@@ -344,12 +389,14 @@ class Ledger:
         as a whole.
         """
         try:
-            with self._engine.connect() as connection:
+            with self._reading() as connection:
                 found = _entries(connection, run)
                 head = _whole_head(connection, run, found)
                 digest = _counters_hash(_raw_counters(connection, run))
-        except _DAMAGED as error:
-            raise LedgerBroken(f"Run {run!r}: the database cannot be read ({type(error).__name__}).") from error
+        except LedgerAway:
+            raise
+        except LedgerUnusable as error:
+            raise LedgerBroken(f"Run {run!r}: {error}") from error
         previous = _root(run, head["records"], head["budget_epsilon"], head["budget_delta"])
         hashes = [previous]
         for position, entry in enumerate(found):
@@ -459,25 +506,23 @@ class Ledger:
         return None if row is None else Entry(**row)
 
     @contextmanager
-    def _writing(self) -> Iterator[sa.Connection]:
-        with _naming_failures(), self._engine.connect() as connection:
-            raw: Any = connection.connection.dbapi_connection
-            if connection.dialect.name == "sqlite" and not raw.in_transaction:
-                # take the write lock before reading, or two writers could read the same head
-                connection.exec_driver_sql("BEGIN IMMEDIATE")
+    def _reading(self) -> Iterator[sa.Connection]:
+        with self._named_failures(), self._engine.connect() as connection:
             yield connection
-            connection.commit()
 
+    @contextmanager
+    def _writing(self) -> Iterator[sa.Connection]:
+        with self._named_failures(), write_transaction(self._engine) as connection:
+            yield connection
 
-@contextmanager
-def _naming_failures() -> Iterator[None]:
-    try:
-        yield
-    except sa.exc.OperationalError as error:
-        raise LedgerUnusable(
-            f"the ledger's database cannot be written ({error.orig}): nothing was released; make room on its disk, "
-            "or bring its server back"
-        ) from error
+    @contextmanager
+    def _named_failures(self) -> Iterator[None]:
+        try:
+            with named_failures("the ledger", self._engine):
+                yield
+        except StorageFailed as failure:
+            kind = LedgerAway if isinstance(failure, StorageAway) else LedgerUnusable
+            raise kind(f"{failure}; nothing was released") from failure
 
 
 def _total(counts: Counters) -> Event:
@@ -567,11 +612,3 @@ def _root(run: str, records: int, budget_epsilon: float, budget_delta: float) ->
     """The hash before the first entry: it binds the chain to the run's name and terms."""
     terms = [run, records, float(budget_epsilon).hex(), float(budget_delta).hex()]
     return sha256(json.dumps(terms).encode()).hexdigest()
-
-
-def _make_sqlite_durable(connection: Any, _record: Any) -> None:
-    cursor = connection.cursor()
-    cursor.execute("PRAGMA journal_mode=WAL")
-    cursor.execute("PRAGMA synchronous=FULL")
-    cursor.execute("PRAGMA busy_timeout=30000")
-    cursor.close()

@@ -169,8 +169,9 @@ Draft = TypeVar("Draft", bound=MayHoldLabels)
 class OutcomeGate:
     """The coordinator's gate: an outcome that was made from labels leaves only if the ledger covers it."""
 
-    def __init__(self, is_paid: Callable[[int], bool]) -> None:
-        self._is_paid = is_paid
+    def __init__(self, is_paid: Callable[[int], bool], is_known_paid: Callable[[int], bool] = lambda _: True) -> None:
+        """`is_known_paid` answers from memory; it is left out where no label is ever released."""
+        self._is_paid, self.is_known_paid = is_paid, is_known_paid
 
     def release(self, draft: Draft) -> Release[Draft]:
         """Let the outcome of a round pass."""

@@ -23,9 +23,15 @@ class RunTotals:
     label_releases: int = 0
     seconds: float = 0.0
 
+    @classmethod
+    def of(cls, metrics: Metrics) -> "RunTotals":
+        """The totals among a run's metrics."""
+        rounds, crossed, releases, seconds = (metrics.get(name, 0.0) for name in TOTALS)
+        return cls(int(rounds), int(crossed), int(releases), seconds)
+
     @property
     def metrics(self) -> dict[str, float]:
-        """The totals among a run's metrics."""
+        """As metrics of a run."""
         values = (self.rounds, self.bytes, self.label_releases, self.seconds)
         return {name: float(value) for name, value in zip(TOTALS, values, strict=True)}
 

@@ -16,9 +16,10 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import sqlalchemy as sa
+
+from parley.storage.engines import write_transaction
 
 _ENVIRONMENT = Path(__file__).parent / "alembic_environment"
 _LOCK = 0x7061726C6579
@@ -104,14 +105,10 @@ def move(connection: sa.Connection, history: History, target: str, found: str | 
 @contextmanager
 def exclusive(engine: sa.Engine) -> Iterator[sa.Connection]:
     """A transaction that nobody else changes a schema beside: two processes that start together must not both try."""
-    with engine.connect() as connection:
-        raw: Any = connection.connection.dbapi_connection
-        if connection.dialect.name == "sqlite" and not raw.in_transaction:
-            connection.exec_driver_sql("BEGIN IMMEDIATE")
+    with write_transaction(engine) as connection:
         if connection.dialect.name == "postgresql":
             connection.execute(sa.select(sa.func.pg_advisory_xact_lock(_LOCK)))
         yield connection
-        connection.commit()
 
 
 def _columns(tables: sa.MetaData) -> dict[str, set[str]]:

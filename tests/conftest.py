@@ -31,38 +31,74 @@ def unprivileged() -> list[str]:
     return ["setpriv", f"--reuid={user.pw_uid}", f"--regid={user.pw_gid}", "--clear-groups"]
 
 
+class PostgresServer:
+    """A server of its own, in a directory of its own, that can be taken away and frozen."""
+
+    def __init__(self, directory: str) -> None:
+        self._directory, self._process = directory, None
+        self.url = f"postgresql+psycopg://postgres@/postgres?host={directory}"
+        initdb, self._binary = postgres_tool("initdb"), postgres_tool("postgres")
+        if not initdb or not self._binary:
+            pytest.skip("no PostgreSQL: set PARLEY_TEST_POSTGRES or install its server")
+        try:
+            self._wrapper = unprivileged()
+        except KeyError:
+            pytest.skip("running as root and there is no user `postgres` to run the server as")
+        if self._wrapper:
+            shutil.chown(directory, "postgres")
+        initialise = [*self._wrapper, initdb, "-D", f"{directory}/data", "-U", "postgres", "-A", "trust", "--no-sync"]
+        subprocess.run(initialise, check=True, capture_output=True, cwd="/")
+
+    def start(self) -> None:
+        command = [self._binary, "-D", f"{self._directory}/data", "-k", self._directory, "-c", "listen_addresses="]
+        self._process = subprocess.Popen(
+            [*self._wrapper, *command], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, cwd="/"
+        )
+        wait_for_server(self.url)
+
+    def stop(self) -> None:
+        self._process.send_signal(signal.SIGINT)  # a fast shutdown: it does not wait for connections
+        self._process.wait(timeout=30)
+
+    def freeze(self) -> None:
+        self._signal(signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        self._signal(signal.SIGCONT)
+
+    def _signal(self, number: signal.Signals) -> None:
+        """To the server and to each of its processes, which are in groups of their own."""
+        children = Path(f"/proc/{self._process.pid}/task/{self._process.pid}/children").read_text().split()
+        for pid in (self._process.pid, *map(int, children)):
+            os.kill(pid, number)
+
+
 @pytest.fixture(scope="session")
 def postgres_url():
     """PARLEY_TEST_POSTGRES, or a server that lives as long as the tests."""
     if url := os.environ.get("PARLEY_TEST_POSTGRES"):
         yield url
         return
-    initdb, server = postgres_tool("initdb"), postgres_tool("postgres")
-    if not initdb or not server:
-        pytest.skip("no PostgreSQL: set PARLEY_TEST_POSTGRES or install its server")
-    try:
-        wrapper = unprivileged()
-    except KeyError:
-        pytest.skip("running as root and there is no user `postgres` to run the server as")
     with tempfile.TemporaryDirectory(prefix="parley-pg-", dir="/tmp") as directory:  # sockets need short paths
-        if wrapper:
-            shutil.chown(directory, "postgres")
-        data = f"{directory}/data"
-        initialise = [*wrapper, initdb, "-D", data, "-U", "postgres", "-A", "trust", "--no-sync"]
-        subprocess.run(initialise, check=True, capture_output=True, cwd="/")
-        process = subprocess.Popen(
-            [*wrapper, server, "-D", data, "-k", directory, "-c", "listen_addresses="],
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            cwd="/",
-        )
-        url = f"postgresql+psycopg://postgres@/postgres?host={directory}"
+        server = PostgresServer(directory)
+        server.start()
         try:
-            wait_for_server(url)
-            yield url
+            yield server.url
         finally:
-            process.send_signal(signal.SIGINT)  # a fast shutdown: it does not wait for connections
-            process.wait(timeout=30)
+            server.stop()
+
+
+@pytest.fixture(scope="module")
+def postgres_server():
+    """A server that tests may take away, and leave running."""
+    with tempfile.TemporaryDirectory(prefix="parley-pg-", dir="/tmp") as directory:
+        server = PostgresServer(directory)
+        server.start()
+        try:
+            yield server
+        finally:
+            server.thaw()
+            server.stop()
 
 
 def wait_for_server(url: str) -> None:

@@ -54,7 +54,7 @@ class BambiProgram(BambiForm):
         released = ReleasePlan(plan.released_rows, plan.releases, np.union1d(rows.lower, rows.upper))
         gate = access.gate(labels, loss, released)
         super().__init__(outputs)
-        self.gate = OutcomeGate(gate.is_paid)
+        self.gate = OutcomeGate(gate.is_paid, gate.is_known_paid)
         self._problem = bambi.Problem(
             plan, gate.loss, gate, outputs, spec.dtype, spec.evaluate_every, spec.checkpoint_every
         )

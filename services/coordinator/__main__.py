@@ -1,24 +1,29 @@
 """Run a coordinator: `python -m parley.services.coordinator --config coordinator.yaml`."""
 
 import argparse
+import asyncio
 import functools
-
-import sqlalchemy as sa
+import secrets
+from collections.abc import Callable, Coroutine
+from typing import Any
 
 from parley.contracts.coordinator.v1 import coordinator_service_pb2, coordinator_service_pb2_grpc
 from parley.contracts.run.v1 import run_service_pb2, run_service_pb2_grpc
 from parley.privacy.ledger import open_ledger
 from parley.privacy.noise import read_or_create_key
 from parley.services.coordinator.alignment import REFUSALS, AlignmentRunner, chosen_rows
+from parley.services.coordinator.async_registry import AsyncRegistry
 from parley.services.coordinator.config import CoordinatorConfig
+from parley.services.coordinator.database_threads import DatabaseThreads
 from parley.services.coordinator.fleet import Fleet
 from parley.services.coordinator.labels import LabelStore
 from parley.services.coordinator.programs import ProgramFactory
 from parley.services.coordinator.refusals import CATALOGUE
-from parley.services.coordinator.registry import Registry
+from parley.services.coordinator.registry import open_registry
+from parley.services.coordinator.reports import LedgerReports
 from parley.services.coordinator.runs import RunSupervisor
 from parley.services.coordinator.servicer import PartiesServicer, RunServicer
-from parley.services.coordinator.web import web_page, web_runs
+from parley.services.coordinator.web import WebRuns, web_page
 from parley.services.wire.authorisation import HEALTH, REFLECTION, Policy
 from parley.services.wire.certificates import load_identity
 from parley.services.wire.configuration import ConfigInvalid, load_config
@@ -26,6 +31,7 @@ from parley.services.wire.process import run, serve
 from parley.services.wire.refusals import BoundaryInterceptor
 from parley.services.wire.state_directory import prepare_state
 from parley.services.wire.transport import add_health_and_reflection, listen, make_server
+from parley.storage.leases import Lease, take_lease
 from parley.tables.alignments import AlignmentStore
 
 RUNS = run_service_pb2.DESCRIPTOR.services_by_name["RunService"]
@@ -48,8 +54,11 @@ async def main(given: argparse.Namespace) -> None:
             f"{identity.peer.name}: correct one of them"
         )
     prepare_state(config.state)
-    registry = Registry(sa.create_engine(config.database_url))
-    ledger = open_ledger(config.database_url)
+    lease = take_lease(config.database_url, config.name)
+    recorded, token = open_registry(config.database_url), secrets.token_hex(16)
+    recorded.claim(token)
+    threads = DatabaseThreads()
+    registry, ledger = AsyncRegistry(recorded, threads), open_ledger(config.database_url)
     fleet = Fleet(config.identity, config.parties)
     key = read_or_create_key(config.state / "label-noise.key")
     labels = LabelStore(config.labels, functools.partial(chosen_rows, AlignmentStore(config.state), config.name))
@@ -57,20 +66,36 @@ async def main(given: argparse.Namespace) -> None:
     alignments = AlignmentRunner(config.name, config.state, config.labels, fleet)
     server = make_server(BoundaryInterceptor(POLICY, {**CATALOGUE, **REFUSALS}))
     run_service_pb2_grpc.add_RunServiceServicer_to_server(
-        RunServicer(runs, registry, fleet, ledger, alignments), server
+        RunServicer(runs, registry, fleet, LedgerReports(ledger, threads), alignments), server
     )
     parties = PartiesServicer(fleet, registry, runs)
     coordinator_service_pb2_grpc.add_CoordinatorServiceServicer_to_server(parties, server)
     await add_health_and_reflection(server, [RUNS.full_name, PARTIES.full_name])
     host = config.listen.rpartition(":")[0]
     address = f"{host}:{listen(server, config.listen, config.identity)}"
-    runs.resume_unfinished()
+    await runs.resume_unfinished()
     try:
-        async with web_page(config, web_runs(runs, registry, fleet, ledger)):
-            await serve(server, address, given.ready_file)
+        async with web_page(config, WebRuns(runs, registry, fleet, ledger, threads)):
+            await _while_held(serve(server, address, given.ready_file), lease, lambda: recorded.writer() == token)
     finally:
+        ledger.close()  # first: a run that waits for the database in a thread gives up
         await runs.stop()
         await fleet.close()
+        threads.close()
+        recorded.close()
+
+
+async def _while_held(serving: Coroutine[Any, Any, None], lease: Lease, is_ours: Callable[[], bool]) -> None:
+    """Serve as long as the database is ours."""
+    tasks = [asyncio.ensure_future(each) for each in (serving, lease.keep(is_ours))]
+    try:
+        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.wait(tasks)
+    for task in done:
+        task.result()
 
 
 if __name__ == "__main__":

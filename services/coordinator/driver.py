@@ -1,7 +1,6 @@
 """Driving a run: sessions, rounds, checkpoints, waiting for lost parties, and how it ends."""
 
 import asyncio
-import functools
 import logging
 import time
 from collections.abc import Callable
@@ -15,9 +14,11 @@ from parley.coordinator.programs import AnsweringProgram, CommonRows, KeepingPro
 from parley.numerics.number_ranges import NumberRanges
 from parley.privacy.ledger import BudgetExhausted, LedgerUnusable
 from parley.protocols.tensor.codec import Blobs, MessageInvalid
+from parley.services.coordinator.async_registry import AsyncRegistry
 from parley.services.coordinator.fleet import Fleet, PartyLost, PartyRefused
 from parley.services.coordinator.programs import ProgramFactory, coordinator_side
-from parley.services.coordinator.registry import Registry, RunRecord, StateMissing, StorageFailed
+from parley.services.coordinator.registry import StateMissing
+from parley.services.coordinator.registry_tables import RunRecord
 from parley.services.coordinator.sessions import Session
 from parley.services.coordinator.waiting import Going, Paused
 from parley.services.wire.adaptive_executor import AdaptiveExecutor
@@ -32,6 +33,7 @@ from parley.spec.events import (
     RunTotals,
 )
 from parley.spec.parsing import parse_spec
+from parley.storage.failures import StorageFailed
 
 PROGRESS_SECONDS = 0.5
 """Progress events are written no more often than this; evaluations always are."""
@@ -48,7 +50,7 @@ class RunDriver:
     def __init__(
         self,
         record: RunRecord,
-        registry: Registry,
+        registry: AsyncRegistry,
         fleet: Fleet,
         programs: ProgramFactory,
         changed: Callable[[str], None],
@@ -162,7 +164,8 @@ class RunDriver:
     async def _wait_for(self, lost: PartyLost, now: float) -> None:
         """Wait a while for a party that was lost at `now`; raises PartyLost once the run has waited for too long."""
         if isinstance(self._waiting, Going):
-            self._waiting = self._waiting.lost(now, self._registry.get(self.run_id).checkpoint)
+            record = await self._registry.get(self.run_id, self._spec.wait_seconds)
+            self._waiting = self._waiting.lost(now, record.checkpoint)
             meanwhile = "the others go on as far as they may" if self._goes_on else "paused"
             body = RunParty(lost.party, "lost", str(lost), goes_on=self._goes_on)
             await self._note(body, f"{meanwhile}: {lost}", state="PAUSED", reason=str(lost))
@@ -173,7 +176,7 @@ class RunDriver:
         self._waiting = self._waiting.tried()
 
     async def _attempt(self, session: Session) -> None:
-        record = self._registry.get(self.run_id)
+        record = await self._registry.get(self.run_id, self._spec.wait_seconds)
         program = await self._compute(self._programs.make, self._spec, self.run_id)
         done = await self._restored(session, program, record.checkpoint)
         self._session, self._program = session, program
@@ -212,7 +215,7 @@ class RunDriver:
             if not done or not isinstance(program, KeepingProgram):
                 return done
             try:
-                program.restore(await asyncio.to_thread(self._registry.kept, self.run_id, done))
+                program.restore(await self._registry.kept(self.run_id, done, self._spec.wait_seconds))
                 return done
             except StateMissing as missing:
                 logger.warning("run %s falls back: %s", self.run_id, missing)
@@ -249,7 +252,9 @@ class RunDriver:
             if current.keeps == "model":
                 await self._flush()
                 return
-            current = await self._work.do(current.cost_class, rounds.send, total)
+            # What comes next may have to be paid for first, which waits for the database: never in the event loop.
+            paid = program.gate.is_known_paid(releases.next + 1)
+            current = await self._work.do(current.cost_class if paid else None, rounds.send, total)
             await self._flush()
 
     async def _commit(self, k: int, program: Program) -> None:
@@ -291,13 +296,9 @@ class RunDriver:
     async def _note(self, body: Body, message: str, **changes: Any) -> None:
         if "step" in changes:  # asynchronous parties make a few calls more than were asked for
             changes["step"] = min(changes["step"], self._record.steps)
-        change = functools.partial(self._registry.change, self.run_id, body, message, **changes)
-        writing = asyncio.ensure_future(asyncio.to_thread(change))
         try:
-            await asyncio.shield(writing)
+            await self._registry.change(self.run_id, body, message, seconds=self._spec.wait_seconds, **changes)
         finally:
-            # A cancelled run must not write after whoever cancelled it: a late RUNNING would stand for ever.
-            await asyncio.wait([writing])
             self._changed(self.run_id)
 
     async def _compute(self, function: Callable[..., Result], *arguments: Any) -> Result:

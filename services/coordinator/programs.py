@@ -45,4 +45,5 @@ class ProgramFactory:
         return None if make is None else make(spec, self._access(spec, run_id))
 
     def _access(self, spec: RunSpec, run_id: str) -> LabelAccess:
-        return LabelAccess(spec, run_id, self._labels.load, self._ledger, self._noise_key)
+        ledger = self._ledger.patient(spec.wait_seconds)  # a run outlasts an outage of the database
+        return LabelAccess(spec, run_id, self._labels.load, ledger, self._noise_key)

@@ -1,17 +1,16 @@
 """What a coordinator refuses, and how the caller is told."""
 
-from sqlalchemy.exc import DatabaseError
-
 from parley.coordinator.labels import LabelsMissing
 from parley.numerics.networks import NetworkError
 from parley.privacy.ledger import BudgetExhausted, LedgerBroken, LedgerUnusable, RunNotOpen
 from parley.protocols.refusals import Catalogue, Refusal
 from parley.services.coordinator.fleet import PartyLost, PartyRefused, PartyUnknown
-from parley.services.coordinator.registry import RunUnknown, StorageFailed
+from parley.services.coordinator.registry import RunUnknown
 from parley.services.coordinator.runs import PredictionRefused, RunActive, RunEnded, RunUnfinished, TooManyRuns
 from parley.services.coordinator.sessions import ColumnsDiffer
 from parley.spec.parsing import SpecInvalid
 from parley.spec.rows import RowsUnavailable
+from parley.storage.failures import StorageAway, StorageDamaged, StorageFailed
 from parley.tables.errors import RowsDiffer, TableError
 
 CATALOGUE: Catalogue = {
@@ -36,7 +35,6 @@ CATALOGUE: Catalogue = {
     LedgerBroken: Refusal("DATA_LOSS", "LEDGER_BROKEN"),
     LedgerUnusable: Refusal("RESOURCE_EXHAUSTED", "STORAGE_FAILED"),
     StorageFailed: Refusal("RESOURCE_EXHAUSTED", "STORAGE_FAILED"),
-    DatabaseError: Refusal(
-        "DATA_LOSS", "STORAGE_FAILED", "the coordinator's database cannot be read; its log says why"
-    ),
+    StorageAway: Refusal("UNAVAILABLE", "STORAGE_AWAY"),
+    StorageDamaged: Refusal("DATA_LOSS", "STORAGE_DAMAGED"),
 }

@@ -3,120 +3,96 @@
 import contextlib
 import hashlib
 import json
-import sqlite3
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
-from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import sqlalchemy as sa
 
-from parley.spec.events import Body, from_json, to_json
-from parley.storage.migrations import History, upgrade
+from parley.services.coordinator.registry_tables import (
+    ACTIVE,
+    BRIEF,
+    HISTORY,
+    EventRecord,
+    RunRecord,
+    event_of,
+    record_of,
+    row_of,
+)
+from parley.services.coordinator.registry_tables import events as _events
+from parley.services.coordinator.registry_tables import kept as _kept
+from parley.services.coordinator.registry_tables import runs as _runs
+from parley.services.coordinator.registry_tables import writer as _writer
+from parley.spec.events import Body, to_json
+from parley.storage.engines import open_engine, require_whole, write_transaction
+from parley.storage.failures import StorageDamaged, damaged, named_failures
+from parley.storage.migrations import upgrade
 
-metadata = sa.MetaData()
-_runs = sa.Table(
-    "runs",
-    metadata,
-    sa.Column("number", sa.Integer, primary_key=True, autoincrement=True),
-    sa.Column("run_id", sa.String(64), nullable=False, unique=True),
-    sa.Column("request_id", sa.String(128), nullable=False, unique=True),
-    sa.Column("name", sa.String(64), nullable=False),
-    sa.Column("algorithm", sa.String(32), nullable=False),
-    sa.Column("parties", sa.Text, nullable=False),
-    sa.Column("spec_yaml", sa.Text, nullable=False),
-    sa.Column("state", sa.String(32), nullable=False),
-    sa.Column("reason", sa.Text, nullable=False),
-    sa.Column("step", sa.BigInteger, nullable=False),
-    sa.Column("steps", sa.BigInteger, nullable=False),
-    sa.Column("checkpoint", sa.BigInteger, nullable=False),
-    sa.Column("attempt", sa.Integer, nullable=False),
-    sa.Column("metrics", sa.Text, nullable=False),
-    sa.Column("created", sa.String(40), nullable=False),
-    sa.Column("changed", sa.String(40), nullable=False),
-)
-_events = sa.Table(
-    "events",
-    metadata,
-    sa.Column("run_id", sa.String(64), primary_key=True),
-    sa.Column("sequence", sa.BigInteger, primary_key=True, autoincrement=False),
-    sa.Column("time", sa.String(40), nullable=False),
-    sa.Column("kind", sa.String(16), nullable=False),
-    sa.Column("message", sa.Text, nullable=False),
-    sa.Column("step", sa.BigInteger, nullable=False),
-    sa.Column("metrics", sa.Text, nullable=False),
-    sa.Column("state", sa.String(32), nullable=False),
-    sa.Column("body", sa.Text, nullable=True),  # JSON; events of 0.1.0 have none
-)
-
-_kept = sa.Table(
-    "kept",
-    metadata,
-    sa.Column("run_id", sa.String(64), primary_key=True),
-    sa.Column("checkpoint", sa.BigInteger, primary_key=True, autoincrement=False),
-    sa.Column("content", sa.LargeBinary, nullable=False),
-)
-HISTORY = History("registry", metadata, Path(__file__).parent / "registry_revisions", newest="0002")
+WHOSE = "the coordinator"
 DIGEST_BYTES = 32
 """What is kept ends with its SHA-256, as the parties' checkpoints do."""
 KEPT = 3
 """Checkpoints whose state is kept for each run, as many as the parties keep."""
-
-ENDED = frozenset({"COMPLETED", "FAILED", "CANCELLED", "BUDGET_EXHAUSTED"})
+Record = TypeVar("Record")
+LONGEST_ID = 64
+"""A longer id names no run, and is not repeated in what is told of it."""
 
 
 class RunUnknown(LookupError):
     """There is no such run."""
+
+    @classmethod
+    def named(cls, run_id: str) -> "RunUnknown":
+        """What is told of an id that names no run."""
+        shown = run_id if len(run_id) <= LONGEST_ID else run_id[:LONGEST_ID] + "…"
+        return cls(f"no run {shown!r}: `parley run list` shows the runs that there are")
 
 
 class StateMissing(LookupError):
     """The coordinator's own state of a checkpoint is not there, or is damaged."""
 
 
-class StorageFailed(OSError):
-    """The database did not take a write; what was there before is untouched."""
+class NotTheWriter(RuntimeError):
+    """Another coordinator has taken the database over; this one may not write any more."""
 
 
 @dataclass(frozen=True)
-class RunRecord:
-    """A run as the database has it."""
+class Filter:
+    """Which runs a list shows."""
 
-    run_id: str
-    request_id: str
-    name: str
-    algorithm: str
-    parties: tuple[str, ...]
-    spec_yaml: str
-    steps: int
-    state: str = "PENDING"
-    reason: str = ""
-    step: int = 0
-    checkpoint: int = 0
-    attempt: int = 0
-    metrics: Mapping[str, float] = field(default_factory=dict)
-    created: str = ""
-    changed: str = ""
+    states: tuple[str, ...] = ()
+    """Any of them; all if empty."""
+    algorithm: str = ""
+    name: str = ""
+    """Part of the run's id or name."""
 
     @property
-    def ended(self) -> bool:
-        """Whether nothing more will happen unless it is resumed."""
-        return self.state in ENDED
+    def conditions(self) -> list[sa.ColumnElement[bool]]:
+        """As SQL."""
+        found: list[sa.ColumnElement[bool]] = []
+        if self.states:
+            found.append(_runs.c.state.in_(self.states))
+        if self.algorithm:
+            found.append(_runs.c.algorithm == self.algorithm)
+        if self.name:
+            part = f"%{_literal(self.name)}%"
+            found.append(sa.or_(*(column.ilike(part, escape="\\") for column in (_runs.c.run_id, _runs.c.name))))
+        return found
 
 
-@dataclass(frozen=True)
-class EventRecord:
-    """An event as the database has it."""
+ALL = Filter()
 
-    sequence: int
-    time: str
-    kind: str
-    message: str
-    step: int
-    metrics: Mapping[str, float]
-    state: str
-    body: Body | None = None
-    """What happened; none in events that 0.1.0 wrote."""
+
+def open_registry(url: str) -> "Registry":
+    """The registry at a database URL, its file read through once.
+
+    Raises:
+        StorageAway, StorageDamaged: if the database cannot be read.
+        DatabaseRefused: if a newer version of this program has written it.
+    """
+    require_whole(WHOSE, url)
+    return Registry(open_engine(url))
 
 
 class Registry:
@@ -124,72 +100,99 @@ class Registry:
 
     def __init__(self, engine: sa.Engine) -> None:
         self._engine = engine
-        if engine.dialect.name == "sqlite":
-            sa.event.listen(engine, "connect", _wait_for_other_writers)
-        with _naming_failures():
+        self._token: str | None = None
+        with self._named_failures():
             upgrade(engine, HISTORY)
+
+    def close(self) -> None:
+        """Give the connections back."""
+        self._engine.dispose()
+
+    def claim(self, token: str) -> None:
+        """Become the one that writes: whoever was before is refused from now on."""
+        with self._named_failures(), write_transaction(self._engine) as connection:
+            connection.execute(_writer.delete())
+            connection.execute(_writer.insert().values(one=1, token=token))
+        self._token = token
+
+    def writer(self) -> str | None:
+        """The token of the coordinator that may write."""
+        with self._reading() as connection:
+            return connection.scalar(sa.select(_writer.c.token))
 
     def create(self, record: RunRecord) -> RunRecord:
         """Register a run."""
-        now = _now()
-        values = _row(record) | {"created": now, "changed": now}
-        with _naming_failures(), self._engine.begin() as connection:
+        time = now()
+        values = row_of(record) | {"created": time, "changed": time}
+        with self._writing() as connection:
             connection.execute(_runs.insert().values(values))
         return self.get(record.run_id)
 
     def get(self, run_id: str) -> RunRecord:
         """One run."""
-        with self._engine.connect() as connection:
+        with self._reading() as connection:
             row = connection.execute(_runs.select().where(_runs.c.run_id == run_id)).mappings().first()
         if row is None:
-            raise RunUnknown(f"no run {run_id!r}: `parley run list` shows the runs that there are")
-        return _record(row)
+            raise RunUnknown.named(run_id)
+        return self._read(record_of, row)
 
     def by_request(self, request_id: str) -> RunRecord | None:
         """The run that a request started, if it started one."""
-        with self._engine.connect() as connection:
+        with self._reading() as connection:
             row = connection.execute(_runs.select().where(_runs.c.request_id == request_id)).mappings().first()
-        return None if row is None else _record(row)
+        return None if row is None else self._read(record_of, row)
 
-    def recent(self, limit: int) -> list[RunRecord]:
-        """Runs, newest first."""
-        query = _runs.select().order_by(_runs.c.number.desc()).limit(limit)
-        with self._engine.connect() as connection:
-            return [_record(row) for row in connection.execute(query).mappings()]
+    def page(self, limit: int, before: int | None = None, only: Filter = ALL) -> list[tuple[int, RunRecord]]:
+        """Runs without their specs, newest first, each with its number; `before` goes on after the last of a page."""
+        query = sa.select(*BRIEF).where(*only.conditions).order_by(_runs.c.number.desc()).limit(limit)
+        if before is not None:
+            query = query.where(_runs.c.number < before)
+        with self._reading() as connection:
+            rows = connection.execute(query).mappings().all()
+        return [(row["number"], self._read(record_of, row)) for row in rows]
 
     def states(self) -> dict[str, int]:
         """How many runs are in each state."""
         query = sa.select(_runs.c.state, sa.func.count()).group_by(_runs.c.state)
-        with self._engine.connect() as connection:
+        with self._reading() as connection:
             return {state: int(number) for state, number in connection.execute(query)}
 
     def unfinished(self) -> list[RunRecord]:
         """Runs that were active when the coordinator stopped."""
-        query = _runs.select().where(_runs.c.state.not_in(ENDED)).order_by(_runs.c.number)
-        with self._engine.connect() as connection:
-            return [_record(row) for row in connection.execute(query).mappings()]
+        query = _runs.select().where(_runs.c.state.in_(ACTIVE)).order_by(_runs.c.number)
+        with self._reading() as connection:
+            rows = connection.execute(query).mappings().all()
+        return [self._read(record_of, row) for row in rows]
 
-    def change(self, run_id: str, body: Body, message: str, **changes: Any) -> EventRecord:
+    def waiting(self, party: str) -> list[str]:
+        """Runs that are paused and that a party takes part in."""
+        query = sa.select(_runs.c.run_id, _runs.c.parties).where(_runs.c.state == "PAUSED").order_by(_runs.c.number)
+        with self._reading() as connection:
+            return [run_id for run_id, parties in connection.execute(query) if party in json.loads(parties)]
+
+    def change(self, run_id: str, body: Body, message: str, *, time: str = "", **changes: Any) -> EventRecord:
         """Change a run and note the event, in one transaction.
 
         The body's metrics are merged into the newest ones; `kept` is the coordinator's own state of the new
-        `checkpoint`.
+        `checkpoint`. A retry gives the `time` of the first try, and finds what that has written, if it has.
         """
-        kept = changes.pop("kept", None)
-        with _naming_failures(), self._engine.begin() as connection:
+        kept, time = changes.pop("kept", None), time or now()
+        with self._writing() as connection:
             query = _runs.select().where(_runs.c.run_id == run_id).with_for_update()
             row = connection.execute(query).mappings().first()
             if row is None:
-                raise RunUnknown(f"no run {run_id!r}")
+                raise RunUnknown.named(run_id)
+            last = _last_event(connection, run_id)
+            if last is not None and (last["time"], last["kind"], last["message"]) == (time, body.kind, message):
+                return event_of(last)
             merged = {**json.loads(row["metrics"]), **body.metrics}
-            values = changes | {"metrics": json.dumps(merged), "changed": _now()}
+            values = changes | {"metrics": json.dumps(merged), "changed": time}
             connection.execute(_runs.update().where(_runs.c.run_id == run_id).values(values))
             if kept is not None:
                 _keep(connection, run_id, changes["checkpoint"], kept)
-            last = connection.scalar(sa.select(sa.func.max(_events.c.sequence)).where(_events.c.run_id == run_id))
             event = EventRecord(
-                sequence=(last or 0) + 1,
-                time=values["changed"],
+                sequence=(last["sequence"] if last is not None else 0) + 1,
+                time=time,
                 kind=body.kind,
                 message=message,
                 step=changes.get("step", row["step"]),
@@ -201,10 +204,26 @@ class Registry:
             connection.execute(_events.insert().values(vars(event) | written))
         return event
 
+    def delete(self, run_id: str) -> None:
+        """Forget an ended run: its record, its events and what was kept. Its ledger stays."""
+        with self._writing() as connection:
+            deleted = connection.execute(_runs.delete().where(_runs.c.run_id == run_id, _runs.c.state.not_in(ACTIVE)))
+            if not deleted.rowcount:
+                raise RunUnknown.named(run_id)
+            for table in (_events, _kept):
+                connection.execute(table.delete().where(table.c.run_id == run_id))
+
+    def ended_before(self, time: str, limit: int, states: Sequence[str] = ()) -> list[str]:
+        """Runs that ended before a time, RFC 3339 in UTC, oldest first."""
+        ended = _runs.c.state.in_(states) if states else _runs.c.state.not_in(ACTIVE)
+        query = sa.select(_runs.c.run_id).where(ended, _runs.c.changed < time).order_by(_runs.c.number).limit(limit)
+        with self._reading() as connection:
+            return list(connection.scalars(query))
+
     def kept(self, run_id: str, checkpoint: int) -> bytes:
         """The coordinator's own state of a committed checkpoint."""
         query = sa.select(_kept.c.content).where(_kept.c.run_id == run_id, _kept.c.checkpoint == checkpoint)
-        with self._engine.connect() as connection:
+        with self._reading() as connection:
             content = connection.scalar(query)
         if content is None:
             raise StateMissing(f"nothing was kept of checkpoint {checkpoint}")
@@ -221,22 +240,39 @@ class Registry:
             .order_by(_events.c.sequence)
             .limit(limit)
         )
-        with self._engine.connect() as connection:
-            return [_event(row) for row in connection.execute(query).mappings()]
+        with self._reading() as connection:
+            rows = connection.execute(query).mappings().all()
+        return [self._read(event_of, row) for row in rows]
+
+    @contextlib.contextmanager
+    def _reading(self) -> Iterator[sa.Connection]:
+        with self._named_failures(), self._engine.connect() as connection:
+            yield connection
+
+    @contextlib.contextmanager
+    def _writing(self) -> Iterator[sa.Connection]:
+        with self._named_failures(), write_transaction(self._engine) as connection:
+            if self._token is not None and connection.scalar(sa.select(_writer.c.token)) != self._token:
+                raise NotTheWriter("another coordinator has taken this database over: stop one of the two")
+            yield connection
+
+    def _named_failures(self) -> contextlib.AbstractContextManager[None]:
+        return named_failures(WHOSE, self._engine)
+
+    def _read(self, decode: Callable[[sa.RowMapping], Record], row: sa.RowMapping) -> Record:
+        """A row's content; one that is not what was written is damage, whatever the database says of its pages."""
+        try:
+            return decode(row)
+        except (ValueError, TypeError, KeyError) as error:
+            raise self._damaged(str(row.get("run_id", ""))) from error
+
+    def _damaged(self, run_id: str) -> StorageDamaged:
+        return damaged(f"{WHOSE}'s database {self._engine.url.database}", f"what it has of run {run_id!r} is no record")
 
 
-@contextlib.contextmanager
-def _naming_failures() -> Iterator[None]:
-    try:
-        yield
-    except (sa.exc.DatabaseError, sqlite3.Error, UnicodeDecodeError) as error:
-        if isinstance(error, sa.exc.IntegrityError):
-            raise
-        raise StorageFailed(
-            f"the coordinator's database cannot be written ({getattr(error, 'orig', None) or type(error).__name__}): "
-            "make room on its disk, or bring its server back, then resume the run; a damaged file is restored from a "
-            "backup"
-        ) from error
+def _last_event(connection: sa.Connection, run_id: str) -> sa.RowMapping | None:
+    query = _events.select().where(_events.c.run_id == run_id).order_by(_events.c.sequence.desc()).limit(1)
+    return connection.execute(query).mappings().first()
 
 
 def _keep(connection: sa.Connection, run_id: str, checkpoint: int, content: bytes) -> None:
@@ -249,28 +285,11 @@ def _keep(connection: sa.Connection, run_id: str, checkpoint: int, content: byte
     connection.execute(_kept.delete().where(mine, _kept.c.checkpoint.in_(newest[KEPT:])))
 
 
-def _row(record: RunRecord) -> dict[str, Any]:
-    return vars(record) | {"parties": json.dumps(record.parties), "metrics": json.dumps(dict(record.metrics))}
+def _literal(text: str) -> str:
+    """Text for LIKE, its wildcards as plain characters."""
+    return text.replace("\\", "\\\\").replace("%", "\\%").replace("_", "\\_")
 
 
-def _record(row: sa.RowMapping) -> RunRecord:
-    values = {name: row[name] for name in RunRecord.__dataclass_fields__}
-    values["parties"], values["metrics"] = tuple(json.loads(row["parties"])), json.loads(row["metrics"])
-    return RunRecord(**values)
-
-
-def _event(row: sa.RowMapping) -> EventRecord:
-    values = {name: row[name] for name in EventRecord.__dataclass_fields__}
-    body = None if row["body"] is None else from_json(row["kind"], row["body"])
-    return EventRecord(**values | {"metrics": json.loads(row["metrics"]), "body": body})
-
-
-def _wait_for_other_writers(connection: Any, _record: Any) -> None:
-    """Many runs and the ledger write to one file; a slow disk makes them queue, not fail."""
-    cursor = connection.cursor()
-    cursor.execute("PRAGMA busy_timeout=30000")
-    cursor.close()
-
-
-def _now() -> str:
+def now() -> str:
+    """The time, as the registry notes it."""
     return datetime.now(UTC).isoformat(timespec="milliseconds")

@@ -16,17 +16,22 @@ from numpy.typing import NDArray
 from parley.contracts.party.v1 import party_service_pb2 as party_pb
 from parley.privacy.release import OutcomeGate
 from parley.protocols.tensor.codec import Blobs
+from parley.services.coordinator.async_registry import AsyncRegistry
 from parley.services.coordinator.driver import RunDriver
 from parley.services.coordinator.fleet import Fleet
 from parley.services.coordinator.labels import LabelStore
 from parley.services.coordinator.programs import ProgramFactory, coordinator_side
-from parley.services.coordinator.registry import EventRecord, Registry, RunRecord, RunUnknown
+from parley.services.coordinator.registry import RunUnknown
+from parley.services.coordinator.registry_tables import EventRecord, RunRecord
 from parley.services.coordinator.sessions import Session
 from parley.spec.events import RunStateChange
 from parley.spec.parsing import SpecInvalid, parse_spec
+from parley.storage.failures import StorageAway
 
 PAGE_ROWS = 4096
 """Rows that are predicted at a time."""
+WATCH_SECONDS = 1.0
+"""How often a watcher looks for events even if nobody tells of any."""
 
 
 class RunActive(RuntimeError):
@@ -62,7 +67,7 @@ class RunSupervisor:
     """Every run of this coordinator."""
 
     def __init__(
-        self, registry: Registry, fleet: Fleet, labels: LabelStore, programs: ProgramFactory, most_runs: int
+        self, registry: AsyncRegistry, fleet: Fleet, labels: LabelStore, programs: ProgramFactory, most_runs: int
     ) -> None:
         self._registry, self._fleet, self._labels = registry, fleet, labels
         self._programs, self._most_runs = programs, most_runs
@@ -74,7 +79,7 @@ class RunSupervisor:
     async def start(self, request_id: str, spec_yaml: str) -> RunRecord:
         """Register and start a run; the same request starts it once."""
         async with self._one_at_a_time(request_id):
-            known = self._registry.by_request(request_id)
+            known = await self._registry.by_request(request_id)
             if known is not None:
                 return known
             spec = await asyncio.to_thread(parse_spec, spec_yaml)  # a large text must not hold up other runs
@@ -90,7 +95,11 @@ class RunSupervisor:
             )
             driver = self._driver(record)
             session = await driver.prepare()
-            record = self._registry.create(record)
+            try:
+                record = await self._registry.create(record)
+            except BaseException:
+                await session.close()
+                raise
             self._launch(driver, session)
             return record
 
@@ -109,7 +118,7 @@ class RunSupervisor:
     async def resume(self, run_id: str) -> RunRecord:
         """Go on from the last committed checkpoint."""
         async with self._one_at_a_time(run_id):
-            record = self._registry.get(run_id)
+            record = await self._registry.get(run_id)
             if run_id in self._tasks:
                 raise RunActive(f"run {run_id} is {record.state}: it needs no resume")
             if record.state == "COMPLETED":
@@ -117,18 +126,22 @@ class RunSupervisor:
             self._check_room()
             driver = self._driver(record)
             session = await driver.prepare()
-            self._registry.change(run_id, RunStateChange(), "resuming", state="PENDING", reason="")
+            try:
+                await self._registry.change(run_id, RunStateChange(), "resuming", state="PENDING", reason="")
+            except BaseException:
+                await session.close()
+                raise
             self._launch(driver, session)
-            return self._registry.get(run_id)
+            return await self._registry.get(run_id)
 
-    def resume_unfinished(self) -> None:
+    async def resume_unfinished(self) -> None:
         """Go on with the runs that were active when this coordinator stopped."""
-        for record in self._registry.unfinished():
+        for record in await self._registry.unfinished():
             try:
                 driver = self._driver(record)
             except SpecInvalid as invalid:  # written by another version; the other runs go on
                 reason = f"this version cannot read the run's spec: {invalid}"
-                self._registry.change(
+                await self._registry.change(
                     record.run_id, RunStateChange(reason=reason), reason, state="FAILED", reason=reason
                 )
                 continue
@@ -136,24 +149,31 @@ class RunSupervisor:
 
     async def cancel(self, run_id: str) -> RunRecord:
         """Stop a run; its last checkpoint is kept."""
-        record = self._registry.get(run_id)
+        record = await self._registry.get(run_id)
         task = self._tasks.get(run_id)
         if task is None:
             raise RunEnded(f"run {run_id} is {record.state}: there is nothing to cancel")
         task.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await task
-        if not self._registry.get(run_id).ended:
-            self._registry.change(run_id, RunStateChange(), "cancelled by a client", state="CANCELLED", reason="")
+        if not (await self._registry.get(run_id)).ended:
+            change = RunStateChange()
+            await self._registry.change(run_id, change, "cancelled by a client", state="CANCELLED", reason="")
         self._tell(run_id)
-        return self._registry.get(run_id)
+        return await self._registry.get(run_id)
 
     async def watch(self, run_id: str, after: int) -> AsyncIterator[tuple[EventRecord, RunRecord]]:
         """Events of a run, past ones first, until it has ended."""
+        record = await self._registry.get(run_id)  # an id that names no run leaves nothing behind
         while True:
-            news = self._news.setdefault(run_id, asyncio.Event())
-            record = self._registry.get(run_id)
-            events = await asyncio.to_thread(self._registry.events, run_id, after)
+            more = run_id in self._tasks or not record.ended
+            news = self._news.setdefault(run_id, asyncio.Event()) if more else asyncio.Event()
+            try:
+                record = await self._registry.get(run_id)
+                events = await self._registry.events(run_id, after)
+            except StorageAway:  # the run outlasts an outage, and so does who watches it
+                await asyncio.sleep(WATCH_SECONDS)
+                continue
             for event in events:
                 after = event.sequence
                 yield event, record
@@ -161,11 +181,11 @@ class RunSupervisor:
                 if record.ended and run_id not in self._tasks:
                     return
                 with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(news.wait(), 1.0)
+                    await asyncio.wait_for(news.wait(), WATCH_SECONDS)
 
     async def predict(self, run_id: str, table: str, ids: Sequence[str]) -> AsyncIterator[Page]:
         """Scores of rows that every party holds, page by page."""
-        record = self._registry.get(run_id)
+        record = await self._registry.get(run_id)
         if record.state not in ("COMPLETED", "BUDGET_EXHAUSTED"):
             raise RunUnfinished(f"run {run_id} is {record.state}: its model is there once it is COMPLETED")
         spec = parse_spec(record.spec_yaml)

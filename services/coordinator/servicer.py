@@ -4,21 +4,22 @@ import asyncio
 import time
 from collections import deque
 from collections.abc import AsyncIterator
-from dataclasses import asdict
+from dataclasses import asdict, replace
 
 import grpc
 
 from parley.contracts.coordinator.v1 import coordinator_service_pb2 as parties_pb
 from parley.contracts.coordinator.v1 import coordinator_service_pb2_grpc as parties_grpc
-from parley.contracts.ledger.v1 import ledger_pb2
 from parley.contracts.party.v1 import party_service_pb2 as party_pb
 from parley.contracts.run.v1 import run_pb2, run_service_pb2, run_service_pb2_grpc
-from parley.privacy.ledger import Ledger
 from parley.protocols.tensor.codec import INLINE_BYTES, MessageInvalid, encode_tensor
 from parley.services.coordinator.alignment import AlignmentRunner, Order, Progress, Result, followed
+from parley.services.coordinator.async_registry import AsyncRegistry
 from parley.services.coordinator.fleet import Fleet, PartyLost, PartyRefused, call
-from parley.services.coordinator.registry import EventRecord, Registry, RunRecord
-from parley.services.coordinator.reports import entries_of, report_of
+from parley.services.coordinator.registry import Filter
+from parley.services.coordinator.registry_tables import EventRecord
+from parley.services.coordinator.reports import LedgerReports
+from parley.services.coordinator.run_pages import decode_page_token, decode_states, run_message, runs_page
 from parley.services.coordinator.results import coefficients_of
 from parley.services.coordinator.runs import RunSupervisor
 from parley.services.wire.alignment_codec import decode_duplicates
@@ -28,7 +29,7 @@ from parley.services.wire.framing import framed, reader, receive
 from parley.services.wire.version import VERSION
 from parley.spec.parsing import check_spec
 
-PAGE_SIZE = 100
+PAGE_SIZE, LARGEST_PAGE = 100, 1000
 LARGEST_SEQUENCE = (1 << 63) - 1
 """Databases count no further; no run has so many events."""
 
@@ -37,9 +38,14 @@ class RunServicer(run_service_pb2_grpc.RunServiceServicer):
     """What a client of the active organisation may ask."""
 
     def __init__(
-        self, runs: RunSupervisor, registry: Registry, fleet: Fleet, ledger: Ledger, alignments: AlignmentRunner
+        self,
+        runs: RunSupervisor,
+        registry: AsyncRegistry,
+        fleet: Fleet,
+        ledgers: LedgerReports,
+        alignments: AlignmentRunner,
     ) -> None:
-        self._runs, self._registry, self._fleet, self._ledger = runs, registry, fleet, ledger
+        self._runs, self._registry, self._fleet, self._ledgers = runs, registry, fleet, ledgers
         self._alignments = alignments
 
     async def CheckSpec(
@@ -64,22 +70,26 @@ class RunServicer(run_service_pb2_grpc.RunServiceServicer):
         self, request: run_service_pb2.GetRunRequest, context: grpc.aio.ServicerContext
     ) -> run_service_pb2.GetRunResponse:
         """One run."""
-        return run_service_pb2.GetRunResponse(run=run_message(self._registry.get(request.run_id)))
+        return run_service_pb2.GetRunResponse(run=run_message(await self._registry.get(request.run_id)))
 
     async def ListRuns(
         self, request: run_service_pb2.ListRunsRequest, context: grpc.aio.ServicerContext
     ) -> run_service_pb2.ListRunsResponse:
         """Runs, newest first."""
-        runs = self._registry.recent(min(request.page_size or PAGE_SIZE, 10 * PAGE_SIZE))
-        return run_service_pb2.ListRunsResponse(runs=[run_message(record) for record in runs])
+        only = Filter(decode_states(request.states), request.algorithm, request.name)
+        limit, before = min(request.page_size or PAGE_SIZE, LARGEST_PAGE), decode_page_token(request.page_token)
+        return runs_page(await self._registry.page(limit + 1, before, only), limit)
 
     async def WatchRun(
         self, request: run_service_pb2.WatchRunRequest, context: grpc.aio.ServicerContext
     ) -> AsyncIterator[run_service_pb2.WatchRunResponse]:
         """Events until the run ends."""
         after = min(request.after_sequence, LARGEST_SEQUENCE)
+        told = False
         async for event, record in self._runs.watch(request.run_id, after):
-            yield run_service_pb2.WatchRunResponse(event=event_message(event), run=run_message(record))
+            run = run_message(replace(record, spec_yaml="") if told else record)  # the spec once, not with every event
+            yield run_service_pb2.WatchRunResponse(event=event_message(event), run=run)
+            told = True
 
     async def CancelRun(
         self, request: run_service_pb2.CancelRunRequest, context: grpc.aio.ServicerContext
@@ -115,9 +125,7 @@ class RunServicer(run_service_pb2_grpc.RunServiceServicer):
         self, request: run_service_pb2.GetLedgerRequest, context: grpc.aio.ServicerContext
     ) -> run_service_pb2.GetLedgerResponse:
         """The label ledger of a run."""
-        record = self._registry.get(request.run_id)
-        entries, broken = await asyncio.to_thread(entries_of, self._ledger, record.run_id)
-        report = await asyncio.to_thread(report_of, self._ledger, record) if not broken else ledger_pb2.PrivacyReport()
+        entries, report, broken = await self._ledgers.of(await self._registry.get(request.run_id))
         return run_service_pb2.GetLedgerResponse(entries=entries, report=report, broken=broken)
 
     async def GetCoefficients(
@@ -175,7 +183,7 @@ class RunServicer(run_service_pb2_grpc.RunServiceServicer):
 class PartiesServicer(parties_grpc.CoordinatorServiceServicer):
     """What a party may ask."""
 
-    def __init__(self, fleet: Fleet, registry: Registry, runs: RunSupervisor) -> None:
+    def __init__(self, fleet: Fleet, registry: AsyncRegistry, runs: RunSupervisor) -> None:
         self._fleet, self._registry, self._runs = fleet, registry, runs
 
     async def Announce(
@@ -185,7 +193,7 @@ class PartiesServicer(parties_grpc.CoordinatorServiceServicer):
         name = caller_of(context).name
         self._fleet.address(name)
         await self._fleet.arrived(name)
-        waiting = [run.run_id for run in self._registry.unfinished() if name in run.parties and run.state == "PAUSED"]
+        waiting = await self._registry.waiting(name)
         return parties_pb.AnnounceResponse(version=VERSION, waiting_runs=waiting)
 
     async def AskSlopes(
@@ -209,25 +217,6 @@ def alignment_message(step: Progress | Result) -> run_service_pb2.AlignResponse:
     tables = [run_service_pb2.AlignedTable(**asdict(table)) for table in step.tables]
     return run_service_pb2.AlignResponse(
         stage="done", finished=True, matched=step.matched, id_digest=step.digest, tables=tables
-    )
-
-
-def run_message(record: RunRecord) -> run_pb2.Run:
-    """A run as clients see it."""
-    return run_pb2.Run(
-        run_id=record.run_id,
-        name=record.name,
-        algorithm=record.algorithm,
-        state=run_pb2.RunState.Value(f"RUN_STATE_{record.state}"),
-        reason=record.reason,
-        parties=record.parties,
-        step=record.step,
-        steps=record.steps,
-        metrics=encode_metrics(record.metrics),
-        created=record.created,
-        changed=record.changed,
-        spec_yaml=record.spec_yaml,
-        attempt=record.attempt,
     )
 
 

@@ -29,11 +29,13 @@ from parley.dashboard.views import (
 )
 from parley.privacy.accounting import Composed, PureAccountant, from_json
 from parley.privacy.ledger import Ledger, RunNotOpen
+from parley.services.coordinator.async_registry import AsyncRegistry
 from parley.services.coordinator.config import CoordinatorConfig, WebConfig
+from parley.services.coordinator.database_threads import DatabaseThreads
 from parley.services.coordinator.fleet import Fleet, PartyLost, PartyRefused, call
 from parley.services.coordinator.refusals import CATALOGUE
-from parley.services.coordinator.registry import EventRecord, Registry, RunRecord
-from parley.services.coordinator.reports import entries_of, report_of
+from parley.services.coordinator.registry_tables import EventRecord, RunRecord
+from parley.services.coordinator.reports import REPORT_SECONDS, entries_of, report_of
 from parley.services.coordinator.results import coefficients_of
 from parley.services.coordinator.runs import RunSupervisor
 from parley.services.wire import metrics
@@ -42,6 +44,7 @@ from parley.services.wire.refusals import find
 from parley.services.wire.transport import PortTaken
 from parley.services.wire.version import VERSION
 from parley.spec.parsing import check_spec
+from parley.storage.failures import StorageFailed
 
 MOST_RUNS = 200
 HEALTH_SECONDS = 5.0
@@ -64,25 +67,32 @@ class WebRuns:
 
     version = VERSION
 
-    def __init__(self, runs: RunSupervisor, registry: Registry, fleet: Fleet, ledger: Ledger) -> None:
+    def __init__(
+        self, runs: RunSupervisor, registry: AsyncRegistry, fleet: Fleet, ledger: Ledger, threads: DatabaseThreads
+    ) -> None:
         self._runs, self._registry, self._fleet, self._ledger = runs, registry, fleet, ledger
+        self._threads = threads
+        self._states: dict[str, int] = {}
+        metrics.REGISTRY.register(metrics.RunStates(lambda: self._states))
         self._health: tuple[float, Sequence[PartyView]] = (0.0, ())
         self._asking = asyncio.Lock()
 
     async def runs(self) -> Sequence[RunView]:
         """Runs, newest first."""
-        return [_run(record) for record in await asyncio.to_thread(self._registry.recent, MOST_RUNS)]
+        with refusals_as_http():
+            return [_run(record) for _, record in await self._registry.page(MOST_RUNS)]
 
     async def run(self, run_id: str) -> RunView:
         """One run."""
         with refusals_as_http():
-            return _run(await asyncio.to_thread(self._registry.get, run_id))
+            return _run(await self._registry.get(run_id))
 
     async def events(self, run_id: str) -> Sequence[EventView]:
         """Every event of a run so far."""
         found: list[EventRecord] = []
-        while page := await asyncio.to_thread(self._registry.events, run_id, found[-1].sequence if found else 0):
-            found += page
+        with refusals_as_http():
+            while page := await self._registry.events(run_id, found[-1].sequence if found else 0):
+                found += page
         return [_event(event) for event in found]
 
     async def watch(self, run_id: str, after: int) -> AsyncIterator[tuple[EventView, RunView]]:
@@ -123,17 +133,21 @@ class WebRuns:
     async def ledger(self, run_id: str) -> LedgerView:
         """What a run has released about labels."""
         with refusals_as_http():
-            record = await asyncio.to_thread(self._registry.get, run_id)
-            return await asyncio.to_thread(self._read_ledger, record)
+            record = await self._registry.get(run_id)
+            return await self._threads.read_within(REPORT_SECONDS, self._read_ledger, record)
 
     async def coefficients(self, run_id: str) -> Sequence[CoefficientsView]:
         """Coefficients that a run has tuned."""
         with refusals_as_http():
-            record = await asyncio.to_thread(self._registry.get, run_id)
+            record = await self._registry.get(run_id)
             return [_coefficients(each) for each in await coefficients_of(self._fleet, record)]
 
-    def metrics(self) -> tuple[bytes, str]:
-        """Figures for Prometheus."""
+    async def metrics(self) -> tuple[bytes, str]:
+        """Figures for Prometheus; runs by state as they were last read, while the database is away."""
+        try:
+            self._states = await self._registry.states()
+        except StorageFailed as failure:
+            logger.warning("runs are not counted: %s", failure)
         return metrics.exposition()
 
     def _read_ledger(self, record: RunRecord) -> LedgerView:
@@ -281,12 +295,6 @@ def refusals_as_http() -> Iterator[None]:
         logger.info("web request refused: %s", refusal.reason)
         reason = getattr(error, "reason", None) or refusal.reason
         raise Refused(HTTP_STATUS.get(refusal.status, 500), reason, refusal.public or str(error)) from None
-
-
-def web_runs(runs: RunSupervisor, registry: Registry, fleet: Fleet, ledger: Ledger) -> WebRuns:
-    """The page's runs; runs by state are counted for Prometheus from here on."""
-    metrics.REGISTRY.register(metrics.RunStates(registry.states))
-    return WebRuns(runs, registry, fleet, ledger)
 
 
 def _run(record: RunRecord) -> RunView:

@@ -28,6 +28,7 @@ from parley.services.wire.refusals import BoundaryInterceptor
 from parley.services.wire.state_directory import prepare_state
 from parley.services.wire.transport import CONTROL_SECONDS, add_health_and_reflection, listen, make_server, open_channel
 from parley.services.wire.version import VERSION
+from parley.storage.engines import require_whole
 
 SERVICE = party_service_pb2.DESCRIPTOR.services_by_name["PartyService"]
 PEERS = peer_service_pb2.DESCRIPTOR.services_by_name["PeerService"]
@@ -53,6 +54,7 @@ async def main(given: argparse.Namespace) -> None:
         )
     prepare_state(config.state)
     if config.has_database:  # an old one is upgraded now, and one that cannot be used is told now
+        require_whole(config.name, config.database_url)
         open_ledger(config.database_url).close()
     torch.set_num_threads(config.threads)
     threadpool_limits(config.threads)

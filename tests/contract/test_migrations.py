@@ -12,7 +12,7 @@ from setuptools import find_packages
 
 from parley.privacy import ledger
 from parley.privacy.ledger import open_ledger
-from parley.services.coordinator import registry
+from parley.services.coordinator import registry_tables as registry
 from parley.services.coordinator.registry import Registry
 from parley.spec.events import RunData, RunParty, RunStateChange
 from parley.storage.migrations import DatabaseRefused, exclusive, move, revision_of, upgrade

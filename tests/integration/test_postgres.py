@@ -3,7 +3,8 @@
 import sqlalchemy as sa
 
 from parley.local import LocalFederation
-from parley.services.coordinator.registry import Registry, RunRecord
+from parley.services.coordinator.registry import Registry
+from parley.services.coordinator.registry_tables import RunRecord
 from tests.integration.conftest import spec
 
 

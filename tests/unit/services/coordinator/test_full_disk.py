@@ -6,7 +6,9 @@ import sqlalchemy as sa
 
 from parley.privacy.accounting import RandomisedResponse, RecordCounts
 from parley.privacy.ledger import Budget, Charge, Ledger, LedgerUnusable
-from parley.services.coordinator.registry import Registry, RunRecord, StorageFailed
+from parley.services.coordinator.registry import Registry
+from parley.services.coordinator.registry_tables import RunRecord
+from parley.storage.failures import StorageFailed
 
 
 @pytest.fixture
@@ -38,7 +40,7 @@ def test_a_run_that_cannot_be_written_down_is_refused_by_name_and_is_not_there(e
     with pytest.raises(StorageFailed, match="make room"):
         registry.create(record(1))
     make_room(engine)
-    assert [run.run_id for run in registry.recent(10)] == ["run-0"]
+    assert [run.run_id for _, run in registry.page(10)] == ["run-0"]
     registry.create(record(1))
 
 

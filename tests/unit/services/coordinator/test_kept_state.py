@@ -3,7 +3,8 @@
 import pytest
 import sqlalchemy as sa
 
-from parley.services.coordinator.registry import Registry, RunRecord, StateMissing
+from parley.services.coordinator.registry import Registry, StateMissing
+from parley.services.coordinator.registry_tables import RunRecord
 from parley.spec.events import RunProgress, RunTotals
 
 
