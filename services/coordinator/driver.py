@@ -11,13 +11,13 @@ from typing import Any, TypeVar
 from google.protobuf.message import Message
 
 from parley.coordinator.programs import AnsweringProgram, CommonRows, KeepingProgram, PausingProgram, Program, Report
-from parley.numerics.number_ranges import NumberRanges
 from parley.privacy.ledger import BudgetExhausted, LedgerUnusable
 from parley.protocols.tensor.codec import Blobs, MessageInvalid
+from parley.services.coordinator.accounting import UnwrittenFigures, WorkTally
 from parley.services.coordinator.async_registry import AsyncRegistry
 from parley.services.coordinator.fleet import Fleet, PartyLost, PartyRefused
 from parley.services.coordinator.programs import ProgramFactory, coordinator_side
-from parley.services.coordinator.registry import StateMissing
+from parley.services.coordinator.registry import NotTheWriter, StateMissing
 from parley.services.coordinator.registry_tables import RunRecord
 from parley.services.coordinator.sessions import Session
 from parley.services.coordinator.waiting import Going, Paused
@@ -30,7 +30,6 @@ from parley.spec.events import (
     RunPrivacy,
     RunProgress,
     RunStateChange,
-    RunTotals,
 )
 from parley.spec.parsing import parse_spec
 from parley.storage.failures import StorageFailed
@@ -39,6 +38,8 @@ PROGRESS_SECONDS = 0.5
 """Progress events are written no more often than this; evaluations always are."""
 STORAGE_SECONDS = 2.0
 """Between two tries to note how a run ended."""
+STOP_SECONDS = 2.0
+"""How long a run that is stopped waits for its database to take the last figures."""
 
 Result = TypeVar("Result")
 logger = logging.getLogger(__name__)
@@ -61,14 +62,13 @@ class RunDriver:
         self._worker = ThreadPoolExecutor(max_workers=1, thread_name_prefix=f"run-{record.run_id}")
         self._work = AdaptiveExecutor(self._worker)
         self._step, self._written = record.checkpoint, 0.0
+        self._figures, self.tally = UnwrittenFigures(), WorkTally(record.totals)
         self._reports: list[Report] = []
         self._session: Session | None = None
         self._program: Program | None = None
         self._refusal: BudgetExhausted | None = None
         self._goes_on = self._spec.train.works_unattended
         self._waiting: Going | Paused = Going(self._spec.wait_seconds, time.monotonic())
-        self._totals = RunTotals()
-        self._peer_bytes = 0
         self._privacy: RunPrivacy | None = None
 
     @property
@@ -113,6 +113,7 @@ class RunDriver:
         except BudgetExhausted as error:
             await self._end("BUDGET_EXHAUSTED", str(error), str(error))
         except asyncio.CancelledError:
+            await self._write_last_figures()
             raise
         except (PartyLost, PartyRefused, ArithmeticError, ValueError, LookupError) as error:
             await self._end("FAILED", f"failed: {error}", str(error))
@@ -132,7 +133,9 @@ class RunDriver:
         """Note how the run ended, however long the database takes no writes: a run must not seem to go on for ever."""
         while True:
             try:
-                await self._note(RunStateChange(reason=reason), message, state=state, reason=reason)
+                await self._write_figures()
+                body = RunStateChange(reason=reason, totals=self.tally.totals)
+                await self._note(body, message, state=state, reason=reason)
                 return
             except StorageFailed:
                 await asyncio.sleep(STORAGE_SECONDS)
@@ -195,17 +198,21 @@ class RunDriver:
         body = RunStateChange(attempt, from_step=done)
         await self._note(body, f"{began} {done}", state="RUNNING", reason="", step=done, attempt=attempt)
         self._waiting = self._waiting.resumed(time.monotonic())
+        self.tally.begin(session.traffic)
         try:
             await self._rounds(session, program, done)
         except BudgetExhausted:
             await session.exchange(program.gate.release(program.finish))
             await self._note_privacy()
             raise
+        finally:
+            self.tally.end()
+        await self._write_figures()
         await self._note_privacy()
         gone, ended = tuple(session.names[party] for party in sorted(session.left)), "completed"
         if gone:
             ended = f"completed without {', '.join(gone)}: left during the run, so without the final model"
-        body = RunStateChange(left_out=gone, totals=self._totals)
+        body = RunStateChange(left_out=gone, totals=self.tally.totals)
         await self._note(body, ended, state="COMPLETED", reason="", step=self._step)
 
     async def _restored(self, session: Session, program: Program, committed: int) -> int:
@@ -222,8 +229,6 @@ class RunDriver:
                 committed = done - 1
 
     async def _rounds(self, session: Session, program: Program, done: int) -> None:
-        releases = NumberRanges()  # a set would grow with every step
-        base, started, self._peer_bytes = self._totals, time.monotonic(), 0
         rounds = program.rounds(done, self._reports.append)
         current = await self._compute(next, rounds)
         pausing = program if isinstance(program, PausingProgram) else None
@@ -238,68 +243,75 @@ class RunDriver:
                 name, remaining = session.names[party], len(session.names) - len(session.left)
                 left = RunParty(name, "left", goes_on=True, round=current.iteration, remaining=remaining)
                 await self._note(left, f"{name} left at round {left.round}; going on with {remaining}")
-            traffic = session.traffic
             if current.label_release is not None:
-                releases.add(current.label_release)
-            self._totals = RunTotals(
-                rounds=base.rounds + traffic.rounds,
-                bytes=base.bytes + traffic.sent_bytes + traffic.received_bytes + self._peer_bytes,
-                label_releases=base.label_releases + len(releases),
-                seconds=base.seconds + time.monotonic() - started,
-            )
+                self.tally.release(current.label_release)
             if current.keeps == "checkpoint":
                 await self._commit(current.iteration, program)
             if current.keeps == "model":
                 await self._flush()
                 return
             # What comes next may have to be paid for first, which waits for the database: never in the event loop.
-            paid = program.gate.is_known_paid(releases.next + 1)
+            paid = program.gate.is_known_paid(self.tally.next_release + 1)
             current = await self._work.do(current.cost_class if paid else None, rounds.send, total)
             await self._flush()
 
     async def _commit(self, k: int, program: Program) -> None:
         """Second phase: every party has written and synced checkpoint k; the coordinator's own state goes with it."""
         kept = program.kept() if isinstance(program, KeepingProgram) else None
-        await self._note(RunProgress(self._totals, k), f"checkpoint {k}", checkpoint=k, step=k, kept=kept)
+        await self._note(RunProgress(self.tally.totals, k), f"checkpoint {k}", checkpoint=k, step=k, kept=kept)
         await self._note_privacy()
 
     async def _flush(self) -> None:
         """Write what the label holder may see: evaluations always, progress now and then."""
-        reports = self._reports[:]
-        self._reports.clear()
-        for report in reports:
+        if any(map(_is_evaluation, self._reports)) or time.monotonic() - self._written >= PROGRESS_SECONDS:
+            await self._write_figures()
+            await self._note_privacy()
+        else:
+            self._collect()
+
+    def _collect(self) -> None:
+        for report in self._reports:
             self._step = report.k
-            self._count_peer_bytes(report)
-            evaluated = any(name.startswith(("test ", "validation ")) for name in report.metrics)
-            now = time.monotonic()
-            if evaluated or now - self._written >= PROGRESS_SECONDS:
-                self._written = now
-                body: Body = RunProgress(self._totals, measured=report.metrics)
-                if evaluated:
-                    body = RunEvaluation(self._totals, report.metrics)
-                await self._note(body, f"iteration {report.k}", step=report.k)
-                await self._note_privacy()
+            self.tally.sent_between_parties(report.metrics.get("peer bytes"))
+            self._figures.add(report)
+        self._reports.clear()
+
+    async def _write_figures(self, seconds: float | None = None) -> None:
+        """Write every figure that no event tells yet."""
+        self._collect()
+        for report in self._figures.reports():
+            self._written = time.monotonic()
+            totals = self.tally.totals
+            body = (RunEvaluation if _is_evaluation(report) else RunProgress)(totals, measured=report.metrics)
+            await self._note(body, f"iteration {report.k}", seconds, step=self._step, at=report.k)
+            self._figures.written(report)
+
+    async def _write_last_figures(self) -> None:
+        """Whoever stops a run does not wait long for its database."""
+        try:
+            await self._write_figures(STOP_SECONDS)
+        except (StorageFailed, NotTheWriter) as failure:
+            logger.warning("the last figures of run %s are not written: %s", self.run_id, failure)
 
     async def _note_privacy(self) -> None:
         """Tell what labels have cost so far, if that has changed."""
-        spent = await asyncio.to_thread(self._programs.spent, self.run_id)
+        spent = await self._compute(self._programs.spent, self.run_id, self._spec.wait_seconds)
         if spent is not None and spent != self._privacy:
             self._privacy = spent
             await self._note(spent, f"labels have cost epsilon {spent.epsilon:.6g}, the budget is {spent.budget:.6g}")
 
-    def _count_peer_bytes(self, report: Report) -> None:
-        """What parties sent to each other has crossed as well."""
-        sent = int(report.metrics.get("peer bytes", self._peer_bytes))
-        self._totals = replace(self._totals, bytes=self._totals.bytes + sent - self._peer_bytes)
-        self._peer_bytes = sent
-
-    async def _note(self, body: Body, message: str, **changes: Any) -> None:
+    async def _note(self, body: Body, message: str, seconds: float | None = None, **changes: Any) -> None:
+        wait_seconds = self._spec.wait_seconds if seconds is None else seconds
         if "step" in changes:  # asynchronous parties make a few calls more than were asked for
             changes["step"] = min(changes["step"], self._record.steps)
         try:
-            await self._registry.change(self.run_id, body, message, seconds=self._spec.wait_seconds, **changes)
+            await self._registry.change(self.run_id, body, message, seconds=wait_seconds, **changes)
         finally:
             self._changed(self.run_id)
 
     async def _compute(self, function: Callable[..., Result], *arguments: Any) -> Result:
         return await asyncio.get_running_loop().run_in_executor(self._worker, function, *arguments)
+
+
+def _is_evaluation(report: Report) -> bool:
+    return any(name.startswith(("test ", "validation ")) for name in report.metrics)

@@ -29,9 +29,9 @@ class ProgramFactory:
         """The program of a run."""
         return coordinator_side(spec).program(spec, self._access(spec, run_id))
 
-    def spent(self, run_id: str) -> RunPrivacy | None:
-        """What a run's labels have cost so far; None if it has released nothing."""
-        newest = self._ledger.newest(run_id)
+    def spent(self, run_id: str, seconds: float) -> RunPrivacy | None:
+        """What a run's labels have cost so far; None if it has released nothing. Waits so long for the database."""
+        newest = self._ledger.patient(seconds).newest(run_id)
         if newest is None:
             return None
         entry, budget = newest

@@ -174,9 +174,11 @@ class Registry:
         """Change a run and note the event, in one transaction.
 
         The body's metrics are merged into the newest ones; `kept` is the coordinator's own state of the new
-        `checkpoint`. A retry gives the `time` of the first try, and finds what that has written, if it has.
+        `checkpoint`; `at` is the event's own step where that is not the run's. A retry gives the `time` of the first
+        try, and finds what that has written, if it has.
         """
         kept, time = changes.pop("kept", None), time or now()
+        at = changes.pop("at", changes.get("step"))
         with self._writing() as connection:
             query = _runs.select().where(_runs.c.run_id == run_id).with_for_update()
             row = connection.execute(query).mappings().first()
@@ -195,7 +197,7 @@ class Registry:
                 time=time,
                 kind=body.kind,
                 message=message,
-                step=changes.get("step", row["step"]),
+                step=row["step"] if at is None else at,
                 metrics=dict(body.metrics),
                 state=changes.get("state", row["state"]),
                 body=body,

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import functools
 import hashlib
+import logging
 import math
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
@@ -21,17 +22,21 @@ from parley.services.coordinator.driver import RunDriver
 from parley.services.coordinator.fleet import Fleet
 from parley.services.coordinator.labels import LabelStore
 from parley.services.coordinator.programs import ProgramFactory, coordinator_side
-from parley.services.coordinator.registry import RunUnknown
+from parley.services.coordinator.registry import NotTheWriter, RunUnknown
 from parley.services.coordinator.registry_tables import EventRecord, RunRecord
 from parley.services.coordinator.sessions import Session
-from parley.spec.events import RunStateChange
+from parley.spec.events import RunProgress, RunStateChange
 from parley.spec.parsing import SpecInvalid, parse_spec
-from parley.storage.failures import StorageAway
+from parley.storage.failures import StorageAway, StorageFailed
 
 PAGE_ROWS = 4096
 """Rows that are predicted at a time."""
+STOP_SECONDS = 2.0
+"""How long the last figures wait for the database when this coordinator stops."""
 WATCH_SECONDS = 1.0
 """How often a watcher looks for events even if nobody tells of any."""
+
+logger = logging.getLogger(__name__)
 
 
 class RunActive(RuntimeError):
@@ -150,14 +155,14 @@ class RunSupervisor:
     async def cancel(self, run_id: str) -> RunRecord:
         """Stop a run; its last checkpoint is kept."""
         record = await self._registry.get(run_id)
-        task = self._tasks.get(run_id)
-        if task is None:
+        task, driver = self._tasks.get(run_id), self._drivers.get(run_id)
+        if task is None or driver is None:
             raise RunEnded(f"run {run_id} is {record.state}: there is nothing to cancel")
         task.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await task
         if not (await self._registry.get(run_id)).ended:
-            change = RunStateChange()
+            change = RunStateChange(totals=driver.tally.totals)
             await self._registry.change(run_id, change, "cancelled by a client", state="CANCELLED", reason="")
         self._tell(run_id)
         return await self._registry.get(run_id)
@@ -219,10 +224,16 @@ class RunSupervisor:
 
     async def stop(self) -> None:
         """Leave every run where it is; it goes on when this coordinator comes back."""
-        tasks = list(self._tasks.values())
+        tasks, drivers = list(self._tasks.values()), list(self._drivers.values())
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+        for driver in drivers:
+            body = RunProgress(driver.tally.totals)
+            try:
+                await self._registry.change(driver.run_id, body, "the coordinator was stopped", seconds=STOP_SECONDS)
+            except (StorageFailed, NotTheWriter) as failure:
+                logger.warning("the last figures of run %s are not written: %s", driver.run_id, failure)
 
     def _driver(self, record: RunRecord) -> RunDriver:
         return RunDriver(record, self._registry, self._fleet, self._programs, changed=self._tell)

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from parley.client import RequestRefused
+from parley.contracts.run.v1 import run_pb2
 from tests.integration.conftest import spec
 
 
@@ -209,3 +210,62 @@ def test_a_notebook_gets_a_card_and_the_curves_of_a_run(client):
     losses, quality = run.plot().axes
     assert {line.get_label() for line in losses.lines} >= {"upper loss", "test loss"}
     assert {line.get_label() for line in quality.lines} == {"test accuracy"}
+
+
+def test_the_last_figures_are_those_of_the_last_iteration(client):
+    """Nothing is held out, so nothing is evaluated; the run is over before a second progress event is due."""
+    run = client.start(spec(split={"lower": 0.8, "upper": 0.2, "test": 0.0}, evaluate_every=0, checkpoint_every=0))
+    metrics = run.result()
+    told = [(event.step, m.value) for event in run.watch() for m in event.progress.measured if m.name == "upper loss"]
+    assert told[-1] == (6, metrics["upper loss"])
+
+
+def test_every_evaluation_tells_the_loss_of_its_own_iteration(client):
+    run = client.start(spec())
+    run.result()
+    for event in run.watch():
+        if event.kind == "evaluation":
+            assert "upper loss" in {metric.name for metric in event.evaluation.measured}
+    assert event.step == 6
+
+
+def totals_at(run, test):
+    """The totals of the first event that passes a test."""
+    for event in run.watch():
+        if test(event):
+            body = getattr(event, event.WhichOneof("body"))
+            return body.totals
+    raise AssertionError("no such event")
+
+
+def test_totals_of_a_run_that_was_cancelled_and_resumed_are_true(client):
+    text = spec(train__upper__steps=40, checkpoint_every=4, evaluate_every=4, privacy__labels__mechanism="off")
+    whole = client.start(text)
+    whole.result()
+    run = client.start(text)
+    wait_for_step(run, 9)
+    run.cancel()
+    first = totals_at(run, lambda event: event.state == run_pb2.RUN_STATE_CANCELLED)
+    run.resume()
+    metrics = run.result()
+    (begun,) = [event.state_change for event in run.watch() if event.state_change.attempt == 2]
+    kept = totals_at(whole, lambda event: event.progress.checkpoint == begun.from_step)
+    assert first.rounds >= kept.rounds > 0
+    assert metrics["rounds"] == first.rounds + whole.metrics["rounds"] - kept.rounds
+    assert metrics["bytes"] == pytest.approx(first.bytes + whole.metrics["bytes"] - kept.bytes, rel=0.01)
+    assert metrics["label releases"] == whole.metrics["label releases"], "what was replayed is no further release"
+    assert metrics["seconds"] > first.seconds > 0
+
+
+def test_totals_outlive_a_coordinator_that_is_stopped(client, federation):
+    run = client.start(spec(train__upper__steps=40, checkpoint_every=4, evaluate_every=4))
+    wait_for_step(run, 9)
+    federation.processes["coordinator"].terminate()
+    federation.processes["coordinator"].wait(30)
+    federation.restart("coordinator")
+    metrics = client.run(run.run_id).result()
+    stopped = totals_at(run, lambda event: event.message == "the coordinator was stopped")
+    again = [event.state_change for event in run.watch() if event.state_change.attempt == 2]
+    kept = totals_at(run, lambda event: event.progress.checkpoint == again[0].from_step)
+    assert stopped.rounds >= kept.rounds
+    assert metrics["rounds"] > stopped.rounds + kept.rounds / 2
