@@ -35,7 +35,8 @@ class PostgresServer:
     """A server of its own, in a directory of its own, that can be taken away and frozen."""
 
     def __init__(self, directory: str) -> None:
-        self._directory, self._process = directory, None
+        self._directory = directory
+        self._process: subprocess.Popen[bytes]
         self.url = f"postgresql+psycopg://postgres@/postgres?host={directory}"
         initdb, self._binary = postgres_tool("initdb"), postgres_tool("postgres")
         if not initdb or not self._binary:

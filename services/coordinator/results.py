@@ -5,7 +5,7 @@ import asyncio
 from parley.contracts.party.v1 import party_service_pb2 as party_pb
 from parley.contracts.run.v1 import run_service_pb2 as pb
 from parley.services.coordinator.fleet import Fleet, PartyLost, PartyRefused, PartyUnknown, call
-from parley.services.coordinator.registry import RunRecord
+from parley.services.coordinator.registry_tables import RunRecord
 
 NO_MODEL = "MODEL_MISSING"
 

@@ -19,8 +19,8 @@ from parley.services.coordinator.fleet import Fleet, PartyLost, PartyRefused, ca
 from parley.services.coordinator.registry import Filter
 from parley.services.coordinator.registry_tables import EventRecord
 from parley.services.coordinator.reports import LedgerReports
-from parley.services.coordinator.run_pages import decode_page_token, decode_states, run_message, runs_page
 from parley.services.coordinator.results import coefficients_of
+from parley.services.coordinator.run_pages import decode_page_token, decode_states, run_message, runs_page
 from parley.services.coordinator.runs import RunSupervisor
 from parley.services.wire.alignment_codec import decode_duplicates
 from parley.services.wire.authorisation import caller_of
@@ -132,7 +132,7 @@ class RunServicer(run_service_pb2_grpc.RunServiceServicer):
         self, request: run_service_pb2.GetCoefficientsRequest, context: grpc.aio.ServicerContext
     ) -> run_service_pb2.GetCoefficientsResponse:
         """Coefficients that a run has tuned, asked of its parties."""
-        record = await asyncio.to_thread(self._registry.get, request.run_id)
+        record = await self._registry.get(request.run_id)
         return run_service_pb2.GetCoefficientsResponse(parties=await coefficients_of(self._fleet, record))
 
     async def Align(

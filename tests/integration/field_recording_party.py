@@ -55,5 +55,5 @@ class WatchedPeer(servicer.PeerServicer):
 
 
 if __name__ == "__main__":
-    service.PartyServicer, service.PeerServicer = WatchedParty, WatchedPeer
+    vars(service).update(PartyServicer=WatchedParty, PeerServicer=WatchedPeer)
     run(service.main, __doc__)
