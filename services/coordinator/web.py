@@ -8,7 +8,6 @@ import socket
 import time
 from collections.abc import AsyncIterator, Iterator, Sequence
 
-import grpc
 import uvicorn
 
 from parley.contracts.party.v1 import party_service_pb2 as party_pb
@@ -51,12 +50,12 @@ HEALTH_SECONDS = 5.0
 """Parties are asked how they stand no more often than this, however many browsers look."""
 GRACE_SECONDS = 1
 HTTP_STATUS = {
-    grpc.StatusCode.INVALID_ARGUMENT: 400,
-    grpc.StatusCode.PERMISSION_DENIED: 403,
-    grpc.StatusCode.NOT_FOUND: 404,
-    grpc.StatusCode.FAILED_PRECONDITION: 409,
-    grpc.StatusCode.RESOURCE_EXHAUSTED: 429,
-    grpc.StatusCode.UNAVAILABLE: 503,
+    "INVALID_ARGUMENT": 400,
+    "PERMISSION_DENIED": 403,
+    "NOT_FOUND": 404,
+    "FAILED_PRECONDITION": 409,
+    "RESOURCE_EXHAUSTED": 429,
+    "UNAVAILABLE": 503,
 }
 
 logger = logging.getLogger(__name__)
