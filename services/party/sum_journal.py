@@ -20,7 +20,7 @@ class SumJournal:
         """`phases` are those of the algorithm, in the order in which a round has them."""
         self._path, self._phases = path, phases
         self._settled: dict[tuple[str, int], int] = {}
-        self.refusals_as_http: dict[tuple[str, int], int] = {}
+        self._reported: dict[tuple[str, int], int] = {}
         self._length = 0
         if path.exists():
             content = path.read_bytes()
@@ -31,16 +31,17 @@ class SumJournal:
 
     def get(self, phase: str, k: int) -> int | None:
         """Whom the sum of a phase was over, as a bitmap; None if nobody is known to have disclosed for it."""
-        return self._settled.get((phase, k), self.refusals_as_http.get((phase, k)))
+        return self._settled.get((phase, k), self._reported.get((phase, k)))
 
     def learn(self, sums: Iterable[SettledSum], index: int) -> None:
-        """Take the others' word for the one sum that party `index` may have been lost in before it could disclose.
+        """Take over what the other parties report of the last sum that party `index` does not know of.
 
-        For more than the last one, a coordinator could choose whom it sums over.
+        It may have been lost in that one before it could disclose. If it believed reports of earlier sums as well, a
+        coordinator could choose whom they are over.
         """
         missed = [(k, phase, whom) for phase, k, whom in sums if whom >> index & 1 and (phase, k) not in self._settled]
         for k, phase, whom in sorted(missed, key=lambda one: (one[0], self._phases.index(one[1])))[-1:]:
-            self.refusals_as_http[phase, k] = whom
+            self._reported[phase, k] = whom
 
     def since(self, k: int) -> Iterator[SettledSum]:
         """Phase, round and participants of every sum from round k on."""
