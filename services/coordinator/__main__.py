@@ -3,6 +3,7 @@
 import argparse
 import asyncio
 import functools
+import logging
 import secrets
 from collections.abc import Callable, Coroutine
 from typing import Any
@@ -31,9 +32,11 @@ from parley.services.wire.process import run, serve
 from parley.services.wire.refusals import BoundaryInterceptor
 from parley.services.wire.state_directory import prepare_state
 from parley.services.wire.transport import add_health_and_reflection, listen, make_server
+from parley.storage.failures import StorageFailed
 from parley.storage.leases import Lease, take_lease
 from parley.tables.alignments import AlignmentStore
 
+DAY_SECONDS, PRUNE_SECONDS = 86400.0, 3600.0
 RUNS = run_service_pb2.DESCRIPTOR.services_by_name["RunService"]
 PARTIES = coordinator_service_pb2.DESCRIPTOR.services_by_name["CoordinatorService"]
 POLICY = Policy(
@@ -42,6 +45,8 @@ POLICY = Policy(
     | {f"/{RUNS.full_name}/{method.name}": frozenset({"client"}) for method in RUNS.methods}
     | {f"/{PARTIES.full_name}/{method.name}": frozenset({"party"}) for method in PARTIES.methods}
 )
+
+logger = logging.getLogger(__name__)
 
 
 async def main(given: argparse.Namespace) -> None:
@@ -66,7 +71,7 @@ async def main(given: argparse.Namespace) -> None:
     alignments = AlignmentRunner(config.name, config.state, config.labels, fleet)
     server = make_server(BoundaryInterceptor(POLICY, {**CATALOGUE, **REFUSALS}))
     run_service_pb2_grpc.add_RunServiceServicer_to_server(
-        RunServicer(runs, registry, fleet, LedgerReports(ledger, threads), alignments), server
+        RunServicer(runs, registry, fleet, LedgerReports(registry, ledger, threads), alignments), server
     )
     parties = PartiesServicer(fleet, registry, runs)
     coordinator_service_pb2_grpc.add_CoordinatorServiceServicer_to_server(parties, server)
@@ -74,15 +79,30 @@ async def main(given: argparse.Namespace) -> None:
     host = config.listen.rpartition(":")[0]
     address = f"{host}:{listen(server, config.listen, config.identity)}"
     await runs.resume_unfinished()
+    pruning = asyncio.create_task(_prune(runs, config.retention_days))
     try:
         async with web_page(config, WebRuns(runs, registry, fleet, ledger, threads)):
             await _while_held(serve(server, address, given.ready_file), lease, lambda: recorded.writer() == token)
     finally:
+        pruning.cancel()
         ledger.close()  # first: a run that waits for the database in a thread gives up
         await runs.stop()
         await fleet.close()
         threads.close()
         recorded.close()
+
+
+async def _prune(runs: RunSupervisor, days: float | None) -> None:
+    """Forget runs that ended longer ago than the configuration keeps them."""
+    while days is not None:
+        try:
+            found, more = await runs.prune(days * DAY_SECONDS)
+            if found:
+                logger.info("%d runs ended more than %g days ago and are forgotten", len(found), days)
+        except StorageFailed as failure:
+            logger.warning("old runs are not forgotten now: %s", failure)
+            more = False
+        await asyncio.sleep(0.0 if more else PRUNE_SECONDS)
 
 
 async def _while_held(serving: Coroutine[Any, Any, None], lease: Lease, is_ours: Callable[[], bool]) -> None:

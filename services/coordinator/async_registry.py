@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from parley.services.coordinator.database_threads import READ_SECONDS, DatabaseThreads
-from parley.services.coordinator.registry import ALL, Filter, Registry, now
+from parley.services.coordinator.registry import ALL, LONGEST_ID, Filter, Registry, RunUnknown, now
 from parley.services.coordinator.registry_tables import EventRecord, RunRecord
 from parley.spec.events import Body
 
@@ -20,7 +20,9 @@ class AsyncRegistry:
         return await self._threads.write_within(0.0, self._registry.create, record)
 
     async def get(self, run_id: str, seconds: float = READ_SECONDS) -> RunRecord:
-        """One run."""
+        """One run; an id that is longer than any run's does not reach the database."""
+        if len(run_id) > LONGEST_ID:
+            raise RunUnknown.named(run_id)
         return await self._threads.read_within(seconds, self._registry.get, run_id)
 
     async def by_request(self, request_id: str) -> RunRecord | None:
@@ -50,9 +52,9 @@ class AsyncRegistry:
         write, time = self._registry.change, now()
         return await self._threads.write_within(seconds, write, run_id, body, message, time=time, **changes)
 
-    async def delete(self, run_id: str) -> None:
-        """Forget an ended run."""
-        await self._threads.write_within(0.0, self._registry.delete, run_id)
+    async def delete(self, run_ids: Sequence[str]) -> list[str]:
+        """Forget ended runs; returns which it were."""
+        return await self._threads.write_within(0.0, self._registry.delete, run_ids)
 
     async def ended_before(self, time: str, limit: int, states: Sequence[str] = ()) -> list[str]:
         """Runs that ended before a time, oldest first."""

@@ -53,6 +53,8 @@ class CoordinatorConfig(Section):
     """Label tables by name."""
     runs: int = Field(default=16, ge=1, le=1024)
     """Most runs at once."""
+    retention_days: float | None = Field(default=None, gt=0, le=366_000)
+    """Runs that ended longer ago are forgotten, as `parley run prune` would; kept for ever if left out."""
     web: WebConfig | None = None
     """The web page; none if left out."""
 

@@ -206,14 +206,14 @@ class Registry:
             connection.execute(_events.insert().values(vars(event) | written))
         return event
 
-    def delete(self, run_id: str) -> None:
-        """Forget an ended run: its record, its events and what was kept. Its ledger stays."""
+    def delete(self, run_ids: Sequence[str]) -> list[str]:
+        """Forget ended runs: their records, their events and what was kept; ledgers stay. Returns which it were."""
         with self._writing() as connection:
-            deleted = connection.execute(_runs.delete().where(_runs.c.run_id == run_id, _runs.c.state.not_in(ACTIVE)))
-            if not deleted.rowcount:
-                raise RunUnknown.named(run_id)
-            for table in (_events, _kept):
-                connection.execute(table.delete().where(table.c.run_id == run_id))
+            ended = sa.select(_runs.c.run_id).where(_runs.c.run_id.in_(run_ids), _runs.c.state.not_in(ACTIVE))
+            found = list(connection.scalars(ended.order_by(_runs.c.number)))
+            for table in (_runs, _events, _kept):
+                connection.execute(table.delete().where(table.c.run_id.in_(found)))
+        return found
 
     def ended_before(self, time: str, limit: int, states: Sequence[str] = ()) -> list[str]:
         """Runs that ended before a time, RFC 3339 in UTC, oldest first."""

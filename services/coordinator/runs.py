@@ -8,6 +8,7 @@ import logging
 import math
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import numpy as np
@@ -31,6 +32,10 @@ from parley.storage.failures import StorageAway, StorageFailed
 
 PAGE_ROWS = 4096
 """Rows that are predicted at a time."""
+PRUNED_AT_ONCE = 1000
+"""Runs that are forgotten in one transaction, so that other writers get their turn."""
+MOST_NAMED = 50_000
+"""Runs that a message may name."""
 STOP_SECONDS = 2.0
 """How long the last figures wait for the database when this coordinator stops."""
 WATCH_SECONDS = 1.0
@@ -166,6 +171,25 @@ class RunSupervisor:
             await self._registry.change(run_id, change, "cancelled by a client", state="CANCELLED", reason="")
         self._tell(run_id)
         return await self._registry.get(run_id)
+
+    async def delete(self, run_id: str) -> None:
+        """Forget a run that has ended; its ledger stays."""
+        async with self._one_at_a_time(run_id):  # it is not resumed meanwhile
+            record = await self._registry.get(run_id)
+            if run_id in self._tasks or not record.ended:
+                raise RunActive(f"run {run_id} is {record.state}: cancel it first")
+            await self._registry.delete([run_id])
+
+    async def prune(
+        self, seconds: float, states: Sequence[str] = (), *, dry_run: bool = False
+    ) -> tuple[list[str], bool]:
+        """Forget runs that ended longer ago than this; returns which, and whether there are more."""
+        cutoff = (datetime.now(UTC) - timedelta(seconds=seconds)).isoformat(timespec="milliseconds")
+        old = await self._registry.ended_before(cutoff, MOST_NAMED if dry_run else PRUNED_AT_ONCE, states)
+        if dry_run:
+            return old, False
+        found = await self._registry.delete([run_id for run_id in old if run_id not in self._tasks])
+        return found, len(old) == PRUNED_AT_ONCE
 
     async def watch(self, run_id: str, after: int) -> AsyncIterator[tuple[EventRecord, RunRecord]]:
         """Events of a run, past ones first, until it has ended."""

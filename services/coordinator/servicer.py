@@ -30,6 +30,7 @@ from parley.services.wire.version import VERSION
 from parley.spec.parsing import check_spec
 
 PAGE_SIZE, LARGEST_PAGE = 100, 1000
+SHORTEST_RETENTION_SECONDS, LONGEST_RETENTION_SECONDS = 3600.0, 1000 * 366 * 86400.0
 LARGEST_SEQUENCE = (1 << 63) - 1
 """Databases count no further; no run has so many events."""
 
@@ -103,6 +104,23 @@ class RunServicer(run_service_pb2_grpc.RunServiceServicer):
         """Go on with a run."""
         return run_service_pb2.ResumeRunResponse(run=run_message(await self._runs.resume(request.run_id)))
 
+    async def DeleteRun(
+        self, request: run_service_pb2.DeleteRunRequest, context: grpc.aio.ServicerContext
+    ) -> run_service_pb2.DeleteRunResponse:
+        """Forget a run."""
+        await self._runs.delete(request.run_id)
+        return run_service_pb2.DeleteRunResponse()
+
+    async def PruneRuns(
+        self, request: run_service_pb2.PruneRunsRequest, context: grpc.aio.ServicerContext
+    ) -> run_service_pb2.PruneRunsResponse:
+        """Forget runs that ended long ago."""
+        if not SHORTEST_RETENTION_SECONDS <= request.older_than_seconds <= LONGEST_RETENTION_SECONDS:
+            raise MessageInvalid("older_than_seconds: give at least an hour, and at most a thousand years")
+        states = decode_states(request.states)
+        found, more = await self._runs.prune(request.older_than_seconds, states, dry_run=request.dry_run)
+        return run_service_pb2.PruneRunsResponse(run_ids=found, more=more)
+
     async def Predict(
         self, request: run_service_pb2.PredictRequest, context: grpc.aio.ServicerContext
     ) -> AsyncIterator[run_service_pb2.PredictResponse]:
@@ -125,7 +143,7 @@ class RunServicer(run_service_pb2_grpc.RunServiceServicer):
         self, request: run_service_pb2.GetLedgerRequest, context: grpc.aio.ServicerContext
     ) -> run_service_pb2.GetLedgerResponse:
         """The label ledger of a run."""
-        entries, report, broken = await self._ledgers.of(await self._registry.get(request.run_id))
+        entries, report, broken = await self._ledgers.of(request.run_id)
         return run_service_pb2.GetLedgerResponse(entries=entries, report=report, broken=broken)
 
     async def GetCoefficients(

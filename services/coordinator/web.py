@@ -170,7 +170,7 @@ class WebRuns:
         ]
         if broken:
             return LedgerView(views, (), 0.0, 0.0, 0.0, None, broken)
-        report = report_of(self._ledger, record)
+        report = report_of(self._ledger, record.run_id, record.spec_yaml)
         return LedgerView(
             views,
             self._releases(record.run_id, views),

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 CALL_SECONDS = 60.0
+LARGEST_PAGE = 1000
+"""Runs that one call lists at most."""
 OPENING = {"StartRun": 180.0, "ResumeRun": 180.0}
 """Deadlines of calls that wait for every party to load its tables, which may take 120 s there."""
 Ids = str | int | Iterable[str | int]
@@ -162,6 +164,7 @@ class Run:
         """Events, past ones first, until the run ends."""
         request = run_service_pb2.WatchRunRequest(run_id=self.run_id, after_sequence=after)
         for response in self._federation.stream("WatchRun", request):
+            response.run.spec_yaml = response.run.spec_yaml or self._message.spec_yaml  # it comes once
             self._message = response.run
             self._watched[response.event.sequence] = response.event
             yield response.event
@@ -207,6 +210,10 @@ class Run:
         """Go on from the last checkpoint."""
         self._message = self._federation.call("ResumeRun", run_service_pb2.ResumeRunRequest(run_id=self.run_id)).run
         return self
+
+    def delete(self) -> None:
+        """Forget the run, which must have ended. Its label ledger stays, and so does what the parties keep of it."""
+        self._federation.call("DeleteRun", run_service_pb2.DeleteRunRequest(run_id=self.run_id))
 
     def predict(self, table: str = "", ids: Ids | None = None) -> Prediction:
         """Predict rows of a table that every party holds: all of them, or those that `ids` names, one or many."""
@@ -272,9 +279,38 @@ class Federation:
         """A run by its id."""
         return Run(self, self.call("GetRun", run_service_pb2.GetRunRequest(run_id=run_id)).run)
 
-    def runs(self) -> list[Run]:
-        """Runs, newest first."""
-        return [Run(self, run) for run in self.call("ListRuns", run_service_pb2.ListRunsRequest()).runs]
+    def runs(
+        self, limit: int | None = 100, *, states: Sequence[str] = (), algorithm: str = "", name: str = ""
+    ) -> list[Run]:
+        """Runs, newest first, without their specs (`refresh` gets one): so many, or all if `limit` is None.
+
+        `states`, `algorithm` and `name` (part of the run's id or name) choose among them.
+        """
+        request = run_service_pb2.ListRunsRequest(
+            states=_states(states), algorithm=algorithm, name=name, page_size=LARGEST_PAGE
+        )
+        found: list[Run] = []
+        while limit is None or len(found) < limit:
+            if limit is not None:
+                request.page_size = min(LARGEST_PAGE, limit - len(found))
+            page = self.call("ListRuns", request)
+            found += [Run(self, run) for run in page.runs]
+            request.page_token = page.next_page_token
+            if not page.next_page_token:
+                break
+        return found
+
+    def prune(self, older_than_seconds: float, *, states: Sequence[str] = (), dry_run: bool = False) -> list[str]:
+        """Forget runs that ended longer ago than this, as `Run.delete` does; returns which."""
+        request = run_service_pb2.PruneRunsRequest(
+            older_than_seconds=older_than_seconds, states=_states(states), dry_run=dry_run
+        )
+        found: list[str] = []
+        while True:
+            answer = self.call("PruneRuns", request)
+            found += answer.run_ids
+            if not answer.more:
+                return found
 
     def parties(self) -> list[run_pb2.PartyStatus]:
         """How every party of the address book stands."""
@@ -360,6 +396,15 @@ def _refused(error: Any) -> RequestRefused:
     reason = reason_of(error) or error.code().name
     hint = ": is the coordinator running, and is the address right?" if reason == "UNAVAILABLE" else ""
     return RequestRefused(reason, f"{error.details()}{hint}")
+
+
+def _states(names: Sequence[str]) -> list[Any]:
+    """States by their names, in whatever case."""
+    known = {name.removeprefix("RUN_STATE_"): number for name, number in run_pb2.RunState.items() if number}
+    wrong = [name for name in names if name.upper() not in known]
+    if wrong:
+        raise RequestRefused("STATE_UNKNOWN", f"there is no state {wrong[0]!r}: choose among {', '.join(known)}")
+    return [known[name.upper()] for name in names]
 
 
 def _no_blobs() -> Any:

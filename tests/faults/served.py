@@ -97,6 +97,8 @@ def right_messages(method: Served, known: Known, chance: random.Random) -> list[
             return [peer_pb.PushRequest(attach=peer_pb.Attach(session_id=session)), _pushed(chance)]
         case "StartRun":
             return [run_pb.StartRunRequest(request_id=f"r-{chance.getrandbits(60)}", spec_yaml="name: x")]
+        case "DeleteRun":  # the run that other messages name stays
+            return [run_pb.DeleteRunRequest(run_id="fuzz-unknown")]
         case "AskSlopes":
             question = coordinator_service_pb2.SlopesQuestion(session_id=session, opened_theta=_tensor(8))
             return [coordinator_service_pb2.AskSlopesRequest(question=question)]

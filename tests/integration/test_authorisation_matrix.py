@@ -54,6 +54,8 @@ EXPECTED: dict[str, Any] = {
     "RunService/WatchRun": {"client": NO_RUN},
     "RunService/CancelRun": {"client": NO_RUN},
     "RunService/ResumeRun": {"client": NO_RUN},
+    "RunService/DeleteRun": {"client": NO_RUN},
+    "RunService/PruneRuns": {"client": INVALID},
     "RunService/Predict": {"client": NO_RUN},
     "RunService/ListParties": {"client": OK},
     "RunService/GetLedger": {"client": NO_RUN},

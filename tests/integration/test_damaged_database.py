@@ -48,10 +48,10 @@ def fill(path):
         connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
 
 
-def damage(path):
+def damage(path, first=20):
     """Take the first bytes of every page but the first few, as a disk that lost a stretch of blocks would."""
     with path.open("r+b") as file:
-        for page in range(20, path.stat().st_size // PAGE):
+        for page in range(first, path.stat().st_size // PAGE):
             file.seek(page * PAGE)
             file.write(bytes(16))
 

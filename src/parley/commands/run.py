@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 app = typer.Typer(no_args_is_help=True, help="Check, start and follow runs.")
 
+States = Annotated[list[str] | None, typer.Option("--state", help="Only runs in this state; may be given again.")]
 Spec = Annotated[Path, typer.Argument(help="The run's YAML file.", exists=True, dir_okay=False, metavar="SPEC")]
 
 
@@ -110,17 +111,81 @@ def watch(
 
 @app.command(name="list")
 def list_runs(
-    address: Address, identity: Identity, coordinator: Coordinator = "coordinator", json: Json = False
+    address: Address,
+    identity: Identity,
+    coordinator: Coordinator = "coordinator",
+    limit: Annotated[int, typer.Option("--limit", "-n", help="Show so many; 0 shows all.", min=0)] = 100,
+    state: States = None,
+    algorithm: Annotated[str, typer.Option(help="Only runs of this algorithm.")] = "",
+    name: Annotated[str, typer.Option(help="Only runs whose id or name contains this.")] = "",
+    json: Json = False,
 ) -> None:
     """List runs, newest first.
 
-    Example: [bold]parley run list[/bold]
+    Example: [bold]parley run list --state failed --state cancelled -n 20[/bold]
     """
     with dial(address, identity, coordinator) as federation:
-        rows = [_row(run) for run in federation.runs()]
+        found = federation.runs(limit or None, states=state or (), algorithm=algorithm, name=name)
+        rows = [_row(run) for run in found]
     if not json:
         rows = [{key: row[key] for key in ("run_id", "state", "step", "steps", "created", "reason")} for row in rows]
     show(rows, as_json=json, empty="There are no runs yet: parley run start spec.yaml")
+
+
+@app.command()
+def delete(
+    runs: Annotated[list[str], typer.Argument(help="Runs by their ids.", metavar="RUN...")],
+    address: Address,
+    identity: Identity,
+    coordinator: Coordinator = "coordinator",
+) -> None:
+    """Forget runs that have ended: their record, their events, and what the coordinator kept of them.
+
+    What was released about labels stays in the ledger. What the parties keep stays with them.
+
+    Example: [bold]parley run delete digits-1a2b3c4d[/bold]
+    """
+    with dial(address, identity, coordinator) as federation:
+        for run in runs:
+            federation.run(run).delete()
+            typer.echo(f"{run} is forgotten")
+
+
+@app.command()
+def prune(
+    older_than: Annotated[str, typer.Option(help="How long ago they ended, such as 12h, 30d or 8w.", metavar="TIME")],
+    address: Address,
+    identity: Identity,
+    coordinator: Coordinator = "coordinator",
+    state: States = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say which it would be.")] = False,
+    json: Json = False,
+) -> None:
+    """Forget runs that ended long ago, as [bold]parley run delete[/bold] does.
+
+    The coordinator does it by itself if its configuration has `retention_days`.
+
+    Example: [bold]parley run prune --older-than 90d --dry-run[/bold]
+    """
+    seconds = _seconds(older_than)
+    with dial(address, identity, coordinator) as federation:
+        found = federation.prune(seconds, states=state or (), dry_run=dry_run)
+    if json:
+        print_json({"runs": found, "forgotten": not dry_run})
+        return
+    for run in found:
+        typer.echo(run)
+    verb = "would be" if dry_run else "are"
+    typer.echo(f"{len(found)} runs {verb} forgotten", err=True)
+
+
+def _seconds(text: str) -> float:
+    """A time such as 12h, 30d or 8w."""
+    units = {"h": 3600.0, "d": 86400.0, "w": 7 * 86400.0}
+    number, unit = text[:-1], text[-1:]
+    if unit not in units or not number.replace(".", "", 1).isdigit():
+        raise typer.BadParameter(f"{text!r} is no time: write 12h, 30d or 8w", param_hint="--older-than")
+    return float(number) * units[unit]
 
 
 @app.command(name="show")

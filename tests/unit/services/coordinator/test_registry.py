@@ -107,7 +107,7 @@ def test_whoever_claimed_the_database_last_writes_alone(registry, run):
     for write in (
         lambda: registry.change(run.run_id, RunStateChange(), "late"),
         lambda: registry.create(record()),
-        lambda: registry.delete(run.run_id),
+        lambda: registry.delete([run.run_id]),
     ):
         with pytest.raises(NotTheWriter, match="taken this database over"):
             write()
@@ -148,10 +148,9 @@ def test_a_deleted_run_leaves_nothing_and_touches_no_other(registry, run):
     for each in (run, other):
         body = RunProgress(RunTotals(), checkpoint=3)
         registry.change(each.run_id, body, "checkpoint 3", checkpoint=3, kept=b"state")
-    with pytest.raises(RunUnknown):
-        registry.delete(run.run_id)  # it is active
+    assert registry.delete([run.run_id]) == [], "it is active"
     registry.change(run.run_id, RunStateChange(), "cancelled", state="CANCELLED")
-    registry.delete(run.run_id)
+    assert registry.delete([run.run_id, "nowhere"]) == [run.run_id]
     with pytest.raises(RunUnknown):
         registry.get(run.run_id)
     assert registry.events(run.run_id, 0) == []
