@@ -13,14 +13,14 @@ Bénézit, Blondel, Thiran, Tsitsiklis and Vetterli, "Weighted gossip" (2010); A
 Synchronous form (`split`, `gather`): a step hands each receiver its portion; all portions must arrive. Under loss
 the members still agree, but on a wrong value, and agreement cannot show it.
 
-Robust form (`emit`, `absorb`): each edge carries running totals of everything ever pushed along it, and a
-sequence number. The receiver takes the difference to the last totals it saw and drops a sequence number that is
-not new, so loss, duplication and reordering only delay mass. What members hold plus what is in flight
-(`in_flight`) is conserved. Totals are float64: in float32 they lose 2e-3 after 1e4 steps.
+Robust form (`push`, `absorb`, around the same `split` and `gather`): an edge carries the running total of everything
+ever pushed along it, and a sequence number. The receiver takes the difference to the last total it saw and drops a
+sequence number that is not new, so loss, duplication and reordering only delay mass. What members hold plus what is in
+flight is conserved. Totals are float64: in float32 they lose 2e-3 after 1e4 steps.
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from types import MappingProxyType
 
 import numpy as np
@@ -35,10 +35,6 @@ class PushSumError(ValueError):
 
 class MassMismatch(PushSumError):
     """A message carries a vector of another size, or a number that is not finite."""
-
-
-class Misdelivered(PushSumError):
-    """A message reached a member that it was not addressed to."""
 
 
 class WeightVanished(PushSumError):
@@ -95,13 +91,12 @@ def gather(kept: Mass, portions: Iterable[Mass]) -> Mass:
     """Return the member's mass at the end of a synchronous step."""
     z, weight = kept.z.copy(), kept.weight
     for portion in portions:
-        if portion.z.shape != z.shape:
-            raise MassMismatch(f"A Push-Sum vector of shape {portion.z.shape} came where {z.shape} was expected.")
+        _check_shape(portion, z)
         z += portion.z
         weight += portion.weight
-    total = Mass(z, weight)
-    _check(total, kept.z.shape)  # a NaN or infinity in any portion is still there in the sum
-    return total
+    if not (np.isfinite(weight) and np.isfinite(z).all()):  # one in any portion is still there in the sum
+        raise MassMismatch("A Push-Sum message holds NaN or infinity; it was not taken.")
+    return Mass(z, weight)
 
 
 @dataclass(frozen=True)
@@ -112,110 +107,43 @@ class RunningTotal:
     sequence: int
 
 
-@dataclass(frozen=True)
-class TotalMessage:
-    """The running total of the edge sender → receiver."""
-
-    sender: int
-    receiver: int
-    total: RunningTotal
-
-
 def _empty() -> Mapping[int, RunningTotal]:
     return MappingProxyType({})
 
 
 @dataclass(frozen=True)
-class RobustState:
-    """One member of robust Push-Sum; persist all of it, or nothing."""
+class EdgeTotals:
+    """What one member knows of its edges, in the robust form."""
 
-    member: int
-    held: Mass
     sent: Mapping[int, RunningTotal] = field(default_factory=_empty)
-    """Totals by receiver."""
+    """By receiver."""
     received: Mapping[int, RunningTotal] = field(default_factory=_empty)
-    """Last totals seen, by sender."""
+    """The last totals seen, by sender."""
 
 
-def join(member: int, value: NDArray[np.floating]) -> RobustState:
-    """Return the state of a member that starts with `value` and weight 1."""
-    return RobustState(member, initial_mass(value))
-
-
-def emit(state: RobustState, receivers: Iterable[int]) -> tuple[RobustState, tuple[TotalMessage, ...]]:
-    """Push equal portions to `receivers`; the messages carry the edges' totals after this push."""
-    kept, portions = split(state.held, receivers)
-    sent = dict(state.sent)
+def push(edges: EdgeTotals, portions: Mapping[int, Mass]) -> tuple[EdgeTotals, dict[int, RunningTotal]]:
+    """Sender: return the totals of the edges after these portions, which is what goes along them."""
+    pushed: dict[int, RunningTotal] = {}
     for receiver, portion in portions.items():
-        before = sent.get(receiver)
-        sent[receiver] = (
+        before = edges.sent.get(receiver)
+        pushed[receiver] = (
             RunningTotal(portion, 1) if before is None else RunningTotal(before.mass + portion, before.sequence + 1)
         )
-    messages = tuple(TotalMessage(state.member, receiver, sent[receiver]) for receiver in portions)
-    return replace(state, held=kept, sent=MappingProxyType(sent)), messages
+    return EdgeTotals(MappingProxyType({**edges.sent, **pushed}), edges.received), pushed
 
 
-def absorb(state: RobustState, message: TotalMessage) -> RobustState:
-    """Take what is new in `message`; a duplicate or an overtaken message changes nothing."""
-    if message.receiver != state.member:
-        raise Misdelivered(
-            f"Member {state.member} received running totals for member {message.receiver}: check the routes."
-        )
-    _check(message.total.mass, state.held.z.shape)
-    before = state.received.get(message.sender)
-    if before is not None and message.total.sequence <= before.sequence:
-        return state
-    news = message.total.mass if before is None else message.total.mass - before.mass
-    received = {**state.received, message.sender: message.total}
-    return replace(state, held=state.held + news, received=MappingProxyType(received))
+def absorb(edges: EdgeTotals, sender: int, total: RunningTotal) -> tuple[EdgeTotals, Mass | None]:
+    """Receiver: return what a total brings beyond the last one seen; None if it is a duplicate or was overtaken."""
+    before = edges.received.get(sender)
+    if before is not None and total.sequence <= before.sequence:
+        return edges, None
+    news = total.mass
+    if before is not None:
+        _check_shape(total.mass, before.mass.z)
+        news = total.mass - before.mass
+    return EdgeTotals(edges.sent, MappingProxyType({**edges.received, sender: total})), news
 
 
-def in_flight(sender: RobustState, receiver: RobustState) -> Mass:
-    """Return what the edge sender → receiver holds: pushed and not yet absorbed."""
-    nothing = RunningTotal(Mass(np.zeros_like(sender.held.z), 0.0), 0)
-    pushed = sender.sent.get(receiver.member, nothing)
-    taken = receiver.received.get(sender.member, nothing)
-    return pushed.mass - taken.mass
-
-
-def to_arrays(state: RobustState) -> dict[str, NDArray[np.float64]]:
-    """Return the state as named arrays, for a checkpoint; exact, by `from_arrays`."""
-
-    def rows(totals: Mapping[int, RunningTotal]) -> NDArray[np.float64]:
-        width = state.held.z.size + 3
-        listed = [
-            np.concatenate([[edge, total.sequence, total.mass.weight], total.mass.z])
-            for edge, total in sorted(totals.items())
-        ]
-        return np.array(listed, dtype=np.float64).reshape(len(listed), width)
-
-    return {
-        "member": np.array([state.member], dtype=np.float64),
-        "held": np.concatenate([[state.held.weight], state.held.z]),
-        "sent": rows(state.sent),
-        "received": rows(state.received),
-    }
-
-
-def from_arrays(arrays: Mapping[str, NDArray[np.float64]]) -> RobustState:
-    """Return the state that `to_arrays` wrote."""
-
-    def totals(rows: NDArray[np.float64]) -> Mapping[int, RunningTotal]:
-        return MappingProxyType(
-            {int(row[0]): RunningTotal(Mass(row[3:].copy(), float(row[2])), int(row[1])) for row in rows}
-        )
-
-    held = arrays["held"]
-    return RobustState(
-        member=int(arrays["member"][0]),
-        held=Mass(held[1:].copy(), float(held[0])),
-        sent=totals(arrays["sent"]),
-        received=totals(arrays["received"]),
-    )
-
-
-def _check(mass: Mass, shape: tuple[int, ...]) -> None:
-    if mass.z.shape != shape:
-        raise MassMismatch(f"A Push-Sum vector of shape {mass.z.shape} came where {shape} was expected.")
-    if not (np.isfinite(mass.weight) and np.isfinite(mass.z).all()):
-        raise MassMismatch("A Push-Sum message holds NaN or infinity; it was not absorbed.")
+def _check_shape(mass: Mass, like: Vector) -> None:
+    if mass.z.shape != like.shape:
+        raise MassMismatch(f"A Push-Sum vector of shape {mass.z.shape} came where {like.shape} was expected.")

@@ -11,7 +11,7 @@ from functools import lru_cache
 from typing import Any
 
 from parley.numerics.networks import NetworkPlan, in_neighbours, links, metropolis_weights, out_neighbours
-from parley.numerics.push_sum import Mass, RunningTotal
+from parley.numerics.push_sum import EdgeTotals, Mass, RunningTotal, absorb, push
 from parley.party.peers import PeerFlooded, PeerLost, Peers
 from parley.privacy.release import ClearPortionGate
 from parley.protocols.hgp.codec import ReceivedPortion, decode_push_sum, encode_push_sum
@@ -41,8 +41,7 @@ class PushSumPlane:
         self._waiting = 0
         self._taken = -1
         """The last step whose portions were used."""
-        self._sent: dict[int, RunningTotal] = {}
-        self._seen: dict[int, RunningTotal] = {}
+        self._edges = EdgeTotals()
         self._due: tuple[int, frozenset[int]] = (-1, frozenset())
         self._ready: asyncio.Future[None] | None = None
         self.messages = 0
@@ -58,22 +57,18 @@ class PushSumPlane:
     def begin(self, step: int) -> None:
         """Start a new average at this step: what is still under way belongs to an average that has ended."""
         self._taken = step - 1
-        self._sent, self._seen = {}, {}
+        self._edges = EdgeTotals()
         for old in [known for known in self._arrived if known < step]:
             self._waiting -= len(self._arrived.pop(old))
 
     async def send(self, step: int, portions: Mapping[int, Mass]) -> None:
         """Push a step's portions, one for each receiver."""
+        totals: dict[int, RunningTotal] = {}
+        if self._patience is not None:
+            self._edges, totals = push(self._edges, portions)
         for receiver, mass in portions.items():
-            total = None
-            if self._patience is not None:
-                before = self._sent.get(receiver)
-                total = RunningTotal(mass, 1)
-                if before is not None:
-                    total = RunningTotal(before.mass + mass, before.sequence + 1)
-                self._sent[receiver] = total
             blobs: Blobs = deque()
-            message = encode_push_sum(self._gate.release(step, mass, total), blobs)
+            message = encode_push_sum(self._gate.release(step, mass, totals.get(receiver)), blobs)
             self.messages += 1
             try:
                 await self._peers.push(receiver, blobs, push_sum=message)
@@ -142,12 +137,11 @@ class PushSumPlane:
         found: dict[int, Mass] = {}
         for known in sorted(past for past in self._arrived if past <= step):
             for sender, portion in self._pop(known).items():
-                before = self._seen.get(sender)
-                if portion.total is None or (before is not None and portion.total.sequence <= before.sequence):
+                if portion.total is None:
                     continue
-                news = portion.total.mass if before is None else portion.total.mass - before.mass
-                found[sender] = found[sender] + news if sender in found else news
-                self._seen[sender] = portion.total
+                self._edges, news = absorb(self._edges, sender, portion.total)
+                if news is not None:
+                    found[sender] = found[sender] + news if sender in found else news
         return found
 
     def _derive(self, step: int) -> tuple[tuple[int, ...], frozenset[int], Shares]:
