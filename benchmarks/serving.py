@@ -18,11 +18,11 @@ import numpy as np
 
 from parley.benchmarks.rows import row_of
 from parley.local import LocalFederation
-from parley.pooled import train_pooled
 from parley.services.coordinator.config import LabelConfig
 from parley.services.coordinator.labels import LabelStore
 from parley.services.party.config import TableConfig
 from parley.services.party.tables import TableStore
+from parley.simulation import train_pooled
 from parley.spec.parsing import parse_spec
 from parley.splitting import split_dataset
 

@@ -27,13 +27,17 @@ from numpy.typing import NDArray
 from sklearn.datasets import load_breast_cancer
 from torch import Tensor
 
-from parley.experiments.in_process import InProcess, federate, train
 from parley.local import LocalFederation
 from parley.numerics.optimisers import schedule
 from parley.numerics.streams import stream
+from parley.party.bambi.role import BambiRole
+from parley.party.bambi.steps import Block, State
 from parley.protocols.bambi.settings import BambiSpec
 from parley.services.party.checkpoints import Store
+from parley.simulation import Holding, Simulation, simulation_of
 from parley.spec.rows import RowSets
+from parley.spec.run import RunSpec
+from parley.tables.loading import Labels, Table
 
 Array = NDArray[Any]
 Row = dict[str, Any]
@@ -52,9 +56,42 @@ class Toy:
     rows: RowSets
     settings: Mapping[str, Any]
 
-    def federation(self, mode: str, **changes: Mapping[str, Any]) -> InProcess:
-        """The task under one hyper-gradient."""
-        return federate(settings_of(self, mode, **changes), self.features, self.labels, self.rows, seed=SEED)
+    def federation(self, mode: str, **changes: Mapping[str, Any]) -> "Federation":
+        """The task under one hyper-gradient, in one process."""
+        spec = spec_of(self, mode, **changes)
+        ids = np.array([f"{row:05d}" for row in range(len(self.labels))])
+        tables = [
+            Table(ids, features, [str(column) for column in range(features.shape[1])], name)
+            for name, features in zip(self.names, self.features, strict=True)
+        ]
+        names = () if self.settings["loss"] == "squared" else tuple(str(each) for each in np.unique(self.labels))
+        labels = Labels(ids, self.labels, names)
+        return Federation(simulation_of(spec, [Holding(table) for table in tables], lambda _, __: labels))
+
+    @property
+    def names(self) -> list[str]:
+        """The parties."""
+        return [f"party-{m}" for m in range(len(self.features))]
+
+
+@dataclass(frozen=True)
+class Federation:
+    """BAMBI's roles in one process."""
+
+    simulation: Simulation
+
+    @property
+    def blocks(self) -> list[Block]:
+        """What each party works on."""
+        return [role.block for role in self.simulation.roles if isinstance(role, BambiRole)]
+
+    def start(self) -> list[State]:
+        """Every party before the first round."""
+        return self.simulation.begin()
+
+    def train(self) -> list[State]:
+        """Every party after the last round."""
+        return self.simulation.run().states
 
 
 def correlated_ridge(parties: int = 4, columns: int = 5, rows: int = 120) -> Toy:
@@ -137,17 +174,35 @@ def settings_of(toy: Toy, mode: str, **changes: Mapping[str, Any]) -> BambiSpec:
     return BambiSpec.model_validate(merged)
 
 
+def spec_of(toy: Toy, mode: str, **changes: Mapping[str, Any]) -> RunSpec:
+    """The run, with exact labels."""
+    lower, upper = toy.rows.lower, toy.rows.upper
+    content = {
+        "name": "toy",
+        "seed": SEED,
+        "dtype": "float64",
+        "parties": toy.names,
+        "split": {"lower": f"0:{len(lower)}", "upper": f"{upper[0]}:{upper[-1] + 1}", "test": 0},
+        "train": settings_of(toy, mode, **changes),
+        # r·z is known to the ring's last digit, so a residual to 2^(−f/2).
+        "privacy": {"labels": {"mechanism": "off"}, "aggregation": {"fraction_bits": 50, "limit": 256.0}},
+        "evaluate_every": 0,
+        "checkpoint_every": 0,
+    }
+    return RunSpec.model_validate(content)
+
+
 class Dense:
     """The pooled problem with a dense Hessian; shares nothing with the roles but the networks."""
 
-    def __init__(self, toy: Toy, federation: InProcess) -> None:
-        self._settings = federation.problem.settings
+    def __init__(self, toy: Toy, blocks: Sequence[Block]) -> None:
+        self._settings = blocks[0].settings
         self._rows = toy.rows
-        self._features = [torch.from_numpy(block.features) for block in federation.blocks]
-        self._embeds = [block.model.apply if block.has_direct_term else None for block in federation.blocks]
-        self._upper_sizes = list(federation.blocks[0].upper_sizes)
-        self._widths = [block.model.out for block in federation.blocks]
-        self._outputs = federation.blocks[0].outputs
+        self._features = [torch.from_numpy(block.features) for block in blocks]
+        self._embeds = [block.model.apply if block.has_direct_term else None for block in blocks]
+        self._upper_sizes = list(blocks[0].upper_sizes)
+        self._widths = [block.model.out for block in blocks]
+        self._outputs = blocks[0].outputs
         self._labels = torch.from_numpy(np.asarray(toy.labels))
 
     def hypergradient(self, x: Tensor) -> Tensor:
@@ -217,10 +272,9 @@ class Closeness:
 def closeness(toy: Toy, mode: str, **changes: Mapping[str, Any]) -> Closeness:
     """One upper step by the roles, against the dense hyper-gradient at the same point."""
     federation = toy.federation(mode, **changes)
-    before = federation.start()
-    after = train(federation, before).states
+    before, after = federation.start(), federation.train()
     ours = torch.cat([b.x - a.x for b, a in zip(before, after, strict=True)])
-    return compared(ours, Dense(toy, federation).hypergradient(torch.cat([state.x for state in before])))
+    return compared(ours, Dense(toy, federation.blocks).hypergradient(torch.cat([state.x for state in before])))
 
 
 def compared(ours: Tensor, exact: Tensor) -> Closeness:
@@ -238,44 +292,33 @@ def share_of_decrease(toy: Toy, mode: str, steps: int, step: float, **changes: M
     """(f₀ − f_mode)/(f₀ − f_exact) after as many upper steps of the same length; f at the exact lower solution."""
     upper = {"steps": steps, "optimiser": {"step": step, "decay_from": 0.5}}
     federation = toy.federation(mode, upper=upper, **changes)
-    dense = Dense(toy, federation)
+    dense = Dense(toy, federation.blocks)
     before = torch.cat([state.x for state in federation.start()])
     exact = before
     for k in range(1, steps + 1):
         exact = exact - schedule(step, 0.5, k, steps) * dense.hypergradient(exact)
-    after = torch.cat([state.x for state in train(federation).states])
+    after = torch.cat([state.x for state in federation.train()])
     start = dense.upper_loss(before)
     return (start - dense.upper_loss(after)) / (start - dense.upper_loss(exact))
 
 
 def over_grpc(toy: Toy, mode: str, directory: Path) -> Closeness:
     """The same upper step between real processes: mutual TLS, pairwise masks, one file per organisation."""
-    federation = toy.federation(mode)
-    names = [f"party-{m}" for m in range(len(toy.features))]
+    federation, names = toy.federation(mode), toy.names
     for name, features in zip(names, toy.features, strict=True):
         columns = np.array([f"{name}-{index}" for index in range(features.shape[1])])
         np.savez(directory / f"{name}.npz", x=features, ids=np.arange(len(features)), columns=columns)
     np.savez(directory / "labels.npz", label=toy.labels, ids=np.arange(len(toy.labels)))
-    lower, upper = toy.rows.lower, toy.rows.upper
-    spec = {
-        "name": "toy",
-        "seed": SEED,
-        "dtype": "float64",
-        "parties": names,
-        "split": {"lower": f"0:{len(lower)}", "upper": f"{upper[0]}:{upper[-1] + 1}", "test": 0},
-        "train": settings_of(toy, mode).model_dump(mode="json", exclude_none=True),
-        # r·z is known to the ring's last digit, so a residual to 2^(−f/2).
-        "privacy": {"labels": {"mechanism": "off"}, "aggregation": {"fraction_bits": 50, "limit": 256.0}},
-    }
+    text = yaml.safe_dump(spec_of(toy, mode).model_dump(mode="json", exclude_none=True))
     tables = {name: {"train": {"path": directory / f"{name}.npz"}} for name in names}
     services = LocalFederation(directory, tables, {"train": {"path": directory / "labels.npz"}})
     with services, services.connect() as client:
-        run = client.start(yaml.safe_dump(spec))
+        run = client.start(text)
         run.result()
         models = [Store(directory / "state" / name).load_model(run.run_id) for name in names]
     before = torch.cat([state.x for state in federation.start()])
     after = torch.cat([model["coefficients"] for model in models])
-    return compared(before - after, Dense(toy, federation).hypergradient(before))
+    return compared(before - after, Dense(toy, federation.blocks).hypergradient(before))
 
 
 PROBLEMS = {"ridge": correlated_ridge, "breast cancer": breast_cancer, "tanh softmax": tanh_softmax}

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from sklearn.metrics import roc_auc_score
 
 from parley.coordinator.fedbio import rounds as coordinator
-from parley.experiments.fedbio_simulation import simulate
+from parley.experiments.fedbio_parties import from_zero, train
 from parley.experiments.horizontal_baselines import NestSettings, fedavg, fednest
 from parley.numerics.storm import Schedule, Vector
 from parley.numerics.streams import stream
@@ -124,23 +124,16 @@ def clean(
     stop_at_target: bool = False,
 ) -> Cleaned:
     """Train one member of the family and judge the model on clean test rows, the weights by AUC."""
-    names = tuple(f"party-{m}" for m in range(len(parts)))
-    roles = {name: party.Party(settings, part.objective) for name, part in zip(names, parts, strict=True)}
-    states = {
-        name: role.start(np.zeros(role.objective.upper_size), np.zeros(role.objective.lower_size))
-        for name, role in roles.items()
-    }
     reached: list[int] = []
 
-    def observe(report: coordinator.Report) -> bool:
-        if not reached and _validation_error(parts, report.averages.variables) <= VALIDATION_TARGET:
-            reached.append(report.round_index + 1)
+    def good_enough(k: int, averages: coordinator.Averages) -> bool:
+        if not reached and _validation_error(parts, averages.variables) <= VALIDATION_TARGET:
+            reached.append(k)
         return bool(reached) and stop_at_target
 
-    federation = coordinator.Settings(names, settings.accelerated, sampled, SEED)
-    outcome = simulate(federation, roles, states, rounds, observe)
-    y = outcome.states[names[0]].variables.y
-    weights = [outcome.states[name].variables.x for name in names]
+    tasks = from_zero([part.objective for part in parts])
+    trained = train(tasks, settings, rounds, sampled=sampled, seed=SEED, until=good_enough)
+    y, weights = trained.states[0].variables.y, [state.variables.x for state in trained.states]
     return Cleaned(_test_error(parts, digits, y), _auc(parts, weights), float(reached[0]) if reached else float("nan"))
 
 

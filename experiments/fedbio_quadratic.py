@@ -11,8 +11,8 @@ from pathlib import Path
 
 import numpy as np
 
-from parley.coordinator.fedbio import rounds as coordinator
-from parley.experiments.fedbio_simulation import Outcome, simulate
+from parley.experiments import fedbio_parties
+from parley.experiments.fedbio_parties import Trained, from_zero
 from parley.experiments.horizontal_baselines import NestSettings, fednest
 from parley.numerics.storm import Schedule, Vector
 from parley.numerics.streams import stream
@@ -84,12 +84,9 @@ def solutions(clients: Sequence[Quadratic]) -> Solutions:
     return Solutions(*(_zero_of_affine(gradient, B.shape[1]) for gradient in (right, naive, local)))
 
 
-def train(clients: Sequence[Quadratic], settings: party.Settings, steps: int) -> Outcome:
+def train(clients: Sequence[Quadratic], settings: party.Settings, steps: int) -> Trained:
     """Run `steps` local steps from zero, with every client in every round."""
-    names = tuple(f"client-{m}" for m in range(len(clients)))
-    parties = {name: party.Party(settings, client) for name, client in zip(names, clients, strict=True)}
-    states = {name: role.start(np.zeros(UPPER), np.zeros(LOWER)) for name, role in parties.items()}
-    return simulate(coordinator.Settings(names, settings.accelerated), parties, states, steps // settings.local_steps)
+    return fedbio_parties.train(from_zero(clients), settings, steps // settings.local_steps)
 
 
 def run(quick: bool, data: Path | None = None) -> list[dict[str, object]]:
@@ -148,7 +145,7 @@ def plot(rows: list[dict[str, object]], path: Path) -> None:
     figure.savefig(path)
 
 
-def _upper(outcome: Outcome) -> Vector:
+def _upper(outcome: Trained) -> Vector:
     if outcome.averages.variables is None:
         raise ValueError("the run had no rounds")
     return outcome.averages.variables[:UPPER]

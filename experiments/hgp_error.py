@@ -12,11 +12,11 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from parley.experiments.hgp_parties import Mixing, hyper_gradients
 from parley.experiments.synthetic_clients import synthetic_clients
 from parley.numerics.bilevel_costs import BilevelCost, regularised_logistic
 from parley.numerics.networks import NetworkKind, NetworkPlan
 from parley.party.hgp.steps import Form, Hgp
-from parley.simulator import Mixing, hyper_gradients
 
 Row = dict[str, Any]
 Vector = NDArray[np.floating]
@@ -68,12 +68,11 @@ def run(quick: bool, data: Path | None) -> list[Row]:  # noqa: ARG001 (the data 
             for seed in networks if push_steps < 100 or not quick else range(1):
 
                 def watch(m: int, v: list[Vector], errors: dict[int, list[float]] = errors) -> None:
-                    if m in MARKS:
-                        errors.setdefault(m, []).append(float(np.linalg.norm(np.concatenate(v) - exact)))
+                    errors.setdefault(m, []).append(float(np.linalg.norm(np.concatenate(v) - exact)))
 
                 plan = NetworkPlan(NetworkKind.RANDOM_DIRECTED, size=3, seed=seed)
                 settings = Hgp(max(MARKS), push_steps, 1.0, form, batch_size, seed=seed)
-                hyper_gradients(costs, Mixing(plan), settings, [solution] * 3, hypers, watch=watch)
+                hyper_gradients(costs, Mixing(plan), settings, [solution] * 3, hypers, marks=MARKS, watch=watch)
             for m in MARKS:
                 case = f"S={push_steps}, M={m}" + _suffix(form, batch_size)
                 error = float(np.mean(errors[m]))

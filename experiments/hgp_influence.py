@@ -17,11 +17,11 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.metrics import f1_score
 
+from parley.experiments.hgp_parties import Mixing, hyper_gradients, train
 from parley.experiments.synthetic_clients import Client, synthetic_clients
 from parley.numerics.bilevel_costs import weighted_samples
 from parley.numerics.networks import NetworkKind, NetworkPlan
 from parley.party.hgp.steps import Form, Hgp, Training
-from parley.simulator import Mixing, hyper_gradients, train
 
 Row = dict[str, Any]
 Vector = NDArray[np.floating]

@@ -13,7 +13,7 @@ best mean validation accuracy, as in the paper; the outer cost is the training l
 """
 
 import lzma
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,12 +23,14 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from parley.experiments.hgp_parties import Given, Mixing, walk, whole
 from parley.numerics.bilevel_costs import BilevelCost, Predictor, class_mask, mixture
 from parley.numerics.networks import NetworkKind, NetworkPlan
 from parley.numerics.push_sum import estimate
 from parley.numerics.streams import stream
+from parley.party.hgp.role import State
 from parley.party.hgp.steps import Form, Hgp, Training, begin_training, train_step
-from parley.simulator import Mixing, hyper_gradients, train
+from parley.protocols.decentralised.messages import Phase, StepRange
 
 Row = dict[str, Any]
 Matrix = NDArray[np.float32]
@@ -198,6 +200,27 @@ def mixed(joined: Tensor, inputs: Tensor) -> Tensor:
     )
 
 
+@dataclass(frozen=True)
+class Alternating:
+    """Training and hyper-gradient of every outer step, far apart in the network's schedule."""
+
+    scale: Scale
+    learning_rate: float
+
+    def training(self, k: int) -> Training:
+        """As many steps in each outer step, with batches of its own."""
+        steps = self.scale.train_steps
+        return Training(steps, self.learning_rate, (steps * 5 // 6, steps * 11 // 12), batch_size=128, seed=1000 + k)
+
+    def hyper_gradient(self, k: int) -> Hgp:  # noqa: ARG002 (the same each time)
+        """Ten rounds of ten steps."""
+        return Hgp(rounds=10, push_steps=10, step_size=0.1, form=Form.TRACK)
+
+    def first_step(self, k: int, phase: Phase) -> int:
+        """Where a phase begins."""
+        return 10_000 * k + (5_000 if phase == "hyper_gradient" else 0)
+
+
 def personalise(
     parties: list[Party],
     costs: list[BilevelCost],
@@ -210,35 +233,37 @@ def personalise(
     hyper_rate: float,
 ) -> list[tuple[Accuracy, Accuracy]]:
     """Alternate SGP and a step of Adam on λ; return (validation, test) accuracy before each outer step and after."""
-    milestones = (scale.train_steps * 5 // 6, scale.train_steps * 11 // 12)
-    lams = [torch.zeros(cost.hyper_size, requires_grad=True) for cost in costs]
-    adams = [torch.optim.Adam([lam], lr=hyper_rate) for lam in lams]
-    models: list[Matrix] = [start] * len(costs)
+    schedule = Alternating(scale, learning_rate)
+    tasks = [Given(cost, start, np.zeros(cost.hyper_size, np.float32), adam(cost, hyper_rate)) for cost in costs]
+    outer_steps = range(scale.outer_steps)
+    stretches = [whole("train", schedule.training(0), 0)]
+    for k in outer_steps:
+        if hyper_rate:
+            stretches.append(whole("hyper_gradient", schedule.hyper_gradient(k), k))
+        stretches.append(whole("train", schedule.training(k + 1), k + 1))
     history = []
-    for outer in range(scale.outer_steps + 1):
-        hypers = [lam.detach().numpy().copy() for lam in lams]
-        settings = Training(scale.train_steps, learning_rate, milestones, batch_size=128, seed=1000 + outer)
-        models = train(costs, mixing, settings, models, hypers, first_step=outer * 10_000)
-        history.append(
-            (
-                accuracy(predict, [p.validation for p in parties], models, hypers),
-                accuracy(predict, [p.test for p in parties], models, hypers),
-            )
-        )
-        if outer == scale.outer_steps or hyper_rate == 0:
-            continue
-        v = hyper_gradients(
-            costs,
-            mixing,
-            Hgp(rounds=10, push_steps=10, step_size=0.1, form=Form.TRACK),
-            models,
-            hypers,
-            first_step=outer * 10_000 + 5_000,
-        )
-        for lam, adam, gradient in zip(lams, adams, v, strict=True):
-            lam.grad = torch.as_tensor(gradient)
-            adam.step()
+
+    def judge(stretch: StepRange, states: Sequence[State]) -> None:
+        if stretch.phase == "train":
+            models, hypers = [state.x for state in states], [state.hyper for state in states]
+            parts = [p.validation for p in parties], [p.test for p in parties]
+            history.append(tuple(accuracy(predict, part, models, hypers) for part in parts))
+
+    walk(tasks, mixing, schedule, stretches, judge)
     return history
+
+
+def adam(cost: BilevelCost, rate: float) -> Callable[[Matrix, Matrix], Matrix]:
+    """A party's steps on its own λ."""
+    lam = torch.zeros(cost.hyper_size, requires_grad=True)
+    optimiser = torch.optim.Adam([lam], lr=rate)
+
+    def step(_: Matrix, v: Matrix) -> Matrix:
+        lam.grad = torch.as_tensor(v)
+        optimiser.step()
+        return np.asarray(lam.detach().numpy().copy())
+
+    return step
 
 
 def train_alone(costs: list[BilevelCost], start: Matrix, scale: Scale) -> list[Matrix]:

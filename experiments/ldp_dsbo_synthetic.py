@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from parley.experiments import ldp_dsbo_agents
 from parley.experiments.decentralised_baselines import MaDsbo, run_ma_dsbo
 from parley.experiments.gossip_baseline import Gbdsbo, run_gbdsbo
 from parley.numerics.networks import NetworkKind, NetworkPlan, gossip_weights, links
@@ -24,7 +25,6 @@ from parley.party.ldp_dsbo.objectives import Bounds, admit
 from parley.party.ldp_dsbo.steps import Agent, LdpDsbo, privacy_plan
 from parley.privacy.ldp_accounting import Decay, Guarantee, Schedules, guarantee, laplace_scales
 from parley.privacy.noise import KeyedNoise
-from parley.simulator import Federation, run_ldp_dsbo
 
 Matrix = NDArray[np.float64]
 Row = dict[str, Any]
@@ -98,7 +98,8 @@ def train(task: Task, steps: Schedules, sigma: float | None, seed: int) -> Matri
     settings = [settings_of(task, i, steps, sigma) for i in range(AGENTS)]
     # An experiment must repeat, so its keys come from its seed; a party's key comes from the operating system.
     keys = [KeyedNoise(stream(seed, "ldp.key", k=i).bytes(32)) for i in range(AGENTS)]
-    states = run_ldp_dsbo(Federation(task.agents, settings, keys, WEIGHTS, task.size), STEPS)
+    federation = ldp_dsbo_agents.Federation(task.agents, settings, keys, WEIGHTS, task.size)
+    states = ldp_dsbo_agents.train(federation, STEPS)
     return np.stack([state.y for state in states])
 
 

@@ -34,7 +34,7 @@ class Peers(Protocol):
         """Send a message, and the chunks of what it announces. Raises PeerLost if the receiver cannot be reached."""
 
 
-async def in_time(steps: Awaitable[Result], seconds: float, what: str) -> Result:
+async def in_time(steps: Awaitable[Result], seconds: float | None, what: str) -> Result:
     """The result of steps with neighbours, if they do not keep this party waiting for too long."""
     try:
         async with asyncio.timeout(seconds):

@@ -1,6 +1,6 @@
 """BAMBI at the coordinator: labels behind their gate, rounds, and how the saved models predict."""
 
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from dataclasses import dataclass
 from typing import Any
 
@@ -45,23 +45,26 @@ class BambiProgram(BambiForm):
 
     finish = Round(None, Finish())
 
-    def __init__(self, spec: RunSpec, access: LabelAccess) -> None:
-        settings = spec.settings(BambiSpec)
-        labels = access.load(settings.loss)
-        rows = divide(spec.split, len(labels), stream(spec.seed, "split"))
-        plan = bambi.Plan(settings, rows, spec.seed)
-        loss, outputs = loss_of(settings, labels)
-        released = ReleasePlan(plan.released_rows, plan.releases, np.union1d(rows.lower, rows.upper))
-        gate = access.gate(labels, loss, released)
-        super().__init__(outputs)
-        self.gate = OutcomeGate(gate.is_paid, gate.is_known_paid)
-        self._problem = bambi.Problem(
-            plan, gate.loss, gate, outputs, spec.dtype, spec.evaluate_every, spec.checkpoint_every
-        )
+    def __init__(self, problem: bambi.Problem, gate: OutcomeGate) -> None:
+        """`gate` lets outcomes pass whose label releases the ledger covers."""
+        super().__init__(problem.outputs)
+        self._problem, self.gate = problem, gate
 
     def rounds(self, done: int, observe: Observer) -> Generator[Round, Vector, None]:
         """Every round of the run."""
         return bambi.rounds(self._problem, done, observe)
+
+
+def program(spec: RunSpec, access: LabelAccess) -> BambiProgram:
+    """The program of a run."""
+    settings = spec.settings(BambiSpec)
+    labels = access.load(settings.loss)
+    rows = divide(spec.split, len(labels), stream(spec.seed, "split"))
+    plan = bambi.Plan(settings, rows, spec.seed)
+    loss, outputs = loss_of(settings, labels)
+    gate = access.gate(labels, loss, ReleasePlan(plan.released_rows, plan.releases, np.union1d(rows.lower, rows.upper)))
+    problem = bambi.Problem(plan, gate.loss, gate, outputs, spec.dtype, spec.evaluate_every, spec.checkpoint_every)
+    return BambiProgram(problem, OutcomeGate(gate.is_paid, gate.is_known_paid))
 
 
 def loss_of(settings: BambiSpec, labels: Labels) -> tuple[Loss, int]:
@@ -93,4 +96,4 @@ def predictor(spec: RunSpec, access: LabelAccess) -> Predictor:
     )
 
 
-ALGORITHM = CoordinatorAlgorithm(PROTOCOL, BambiProgram, check, predictor)
+ALGORITHM = CoordinatorAlgorithm(PROTOCOL, program, check, predictor)

@@ -1,7 +1,7 @@
 """The FedBiO family at the coordinator: averages of secure sums, and nothing else of anyone's rows."""
 
 from collections.abc import Generator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -11,10 +11,9 @@ from safetensors.numpy import load, save
 import parley.coordinator.fedbio.rounds as fedbio
 from parley.coordinator.labels import LabelAccess
 from parley.coordinator.programs import CoordinatorAlgorithm, Observer, Report
-from parley.numerics.participation import participants
 from parley.privacy.release import Addend, OutcomeGate, Release
 from parley.protocols.fedbio.codec import PROTOCOL, decode_contribution, encode_instruction
-from parley.protocols.fedbio.messages import AveragingRound, Phase
+from parley.protocols.fedbio.messages import AveragingRound
 from parley.protocols.fedbio.settings import CleaningSpec, FedbioSpec
 from parley.protocols.tensor.codec import Blobs
 from parley.spec.run import RunSpec
@@ -22,30 +21,33 @@ from parley.spec.run import RunSpec
 Rounds = Generator[AveragingRound, Any, None]
 
 
+@dataclass(frozen=True)
+class Length:
+    """How long a run is, and what it does now and then."""
+
+    rounds: int
+    evaluate_every: int = 0
+    checkpoint_every: int = 0
+
+
 class FedbioProgram:
     """Rounds of a run; the averages are its only state, kept with every checkpoint."""
 
-    def __init__(self, spec: RunSpec, _: LabelAccess) -> None:
-        self._spec, self._train = spec, spec.settings(FedbioSpec)
-        names = tuple(entry.name for entry in spec.parties)
-        self._settings = fedbio.Settings(names, self._train.has_momenta, self._train.parties_per_round, spec.seed)
-        self._averages = fedbio.Averages()
+    def __init__(self, settings: fedbio.Settings, length: Length, *, outputs: int = 0, dtype: str = "float64") -> None:
+        """`outputs` are the model's classes; averages travel as `dtype`."""
+        self._settings, self._length, self._dtype = settings, length, dtype
+        self.outputs = outputs
+        self.averages = fedbio.Averages()
         self.gate = OutcomeGate(lambda _: False)  # no label is ever released
-
-    @property
-    def outputs(self) -> int:
-        """Classes of the model, or of a task."""
-        task = self._train.task
-        return len(task.classes) if isinstance(task, CleaningSpec) else task.ways
 
     @property
     def finish(self) -> AveragingRound:
         """The round that makes every party take over the last average and save its model."""
-        return self._to_all("finish", self._train.rounds, self._averages.variables)
+        return fedbio.finish(self._settings, self._length.rounds, self.averages)
 
     def encode(self, number: int, release: Release[AveragingRound]) -> tuple[Message, Blobs]:
         """The instruction of a phase."""
-        return encode_instruction(number, release, self._spec.dtype)
+        return encode_instruction(number, release, self._dtype)
 
     def decode(self, message: Any, blobs: Blobs, release: Release[AveragingRound]) -> Addend | None:
         """A party's contribution."""
@@ -57,58 +59,48 @@ class FedbioProgram:
 
     def kept(self) -> bytes:
         """The averages, as they are committed with a checkpoint."""
-        named = {"variables": self._averages.variables, "momenta": self._averages.momenta}
+        named = {"variables": self.averages.variables, "momenta": self.averages.momenta}
         content: bytes = save({name: value for name, value in named.items() if value is not None})
         return content
 
     def restore(self, content: bytes) -> None:
         """Go on from averages that were kept."""
         arrays = load(content)
-        self._averages = fedbio.Averages(arrays.get("variables"), arrays.get("momenta"))
+        self.averages = fedbio.Averages(arrays.get("variables"), arrays.get("momenta"))
 
     def rounds(self, done: int, observe: Observer) -> Rounds:
         """Every phase of the run from round `done` on."""
-        for k in range(done, self._train.rounds):
-            report = yield from self._translated(fedbio.iteration(self._settings, k, self._averages))
-            self._averages = report.averages
-            reported = {} if np.isnan(report.movement) else {"movement": report.movement}
-            last = k + 1 == self._train.rounds
-            if last or _due(k + 1, self._spec.evaluate_every):
+        length = self._length
+        for k in range(done, length.rounds):
+            progress = yield from fedbio.iteration(self._settings, k, self.averages)
+            self.averages = progress.averages
+            reported = {} if np.isnan(progress.movement) else {"movement": progress.movement}
+            last = k + 1 == length.rounds
+            if last or _due(k + 1, length.evaluate_every):
                 reported |= yield from self._evaluated(k)
             observe(Report(k + 1, reported))
-            if not last and _due(k + 1, self._spec.checkpoint_every):
-                yield self._to_all("checkpoint", k + 1)
+            if not last and _due(k + 1, length.checkpoint_every):
+                yield AveragingRound("checkpoint", k + 1, self._settings.everyone)
         yield self.finish
 
     def _evaluated(self, k: int) -> Generator[AveragingRound, Any, dict[str, float]]:
-        metrics = yield from self._translated(fedbio.evaluation(self._settings, k, self._averages))
+        metrics = yield from fedbio.evaluation(self._settings, k, self.averages)
         found = {"validation loss": metrics.loss, "validation error": metrics.error}
         known = {"test error": metrics.test_error, "detection AUC": metrics.auc}
         return found | {name: value for name, value in known.items() if value is not None}
 
-    def _translated(self, phases: Generator[fedbio.Instruction, Any, Any]) -> Generator[AveragingRound, Any, Any]:
-        """The role's instructions, with parties by index, as they cross."""
-        answer = None
-        while True:
-            try:
-                asked = phases.send(answer)
-            except StopIteration as finished:
-                return finished.value
-            index = {name: i for i, name in enumerate(self._settings.parties)}
-            present = tuple(index[name] for name in asked.participants)
-            answer = yield AveragingRound(_crossing(asked.phase), asked.round_index, present, asked.mean)
 
-    def _to_all(self, phase: Phase, k: int, mean: Any = None) -> AveragingRound:
-        everyone = participants(self._spec.seed, k, len(self._settings.parties), None)
-        return AveragingRound(phase, k, everyone, mean)
-
-
-def _crossing(phase: fedbio.Phase) -> Phase:
-    return "finish" if phase == "conclude" else phase
+def program(spec: RunSpec, _: LabelAccess) -> FedbioProgram:
+    """The program of a run."""
+    train = spec.settings(FedbioSpec)
+    settings = fedbio.Settings(len(spec.parties), train.has_momenta, train.parties_per_round, spec.seed)
+    length = Length(train.rounds, spec.evaluate_every, spec.checkpoint_every)
+    outputs = len(train.task.classes) if isinstance(train.task, CleaningSpec) else train.task.ways
+    return FedbioProgram(settings, length, outputs=outputs, dtype=spec.dtype)
 
 
 def _due(k: int, every: int) -> bool:
     return every > 0 and k % every == 0
 
 
-ALGORITHM = CoordinatorAlgorithm(PROTOCOL, FedbioProgram)
+ALGORITHM = CoordinatorAlgorithm(PROTOCOL, program)

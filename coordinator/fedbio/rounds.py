@@ -16,23 +16,21 @@ Which blocks a vector holds is the parties' affair: the coordinator only adds an
 
 from collections.abc import Generator
 from dataclasses import dataclass
-from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from parley.numerics.participation import participants as draw_participants
+from parley.numerics.participation import participants
 from parley.privacy.aggregation import SurvivorsSum
-from parley.protocols.fedbio.messages import MEASURE_UNIT
+from parley.protocols.fedbio.messages import MEASURE_UNIT, AveragingRound
 
 Vector = NDArray[np.float64]
 Answer = Vector | SurvivorsSum
 """A secure sum over all participants, or with recovery over those who are left."""
-Phase = Literal["variables", "momenta", "evaluate", "conclude"]
 
 
 class InvalidSettings(ValueError):
-    """The settings name no parties, or ask for more of them than there are."""
+    """The settings have no parties, or ask for more of them than there are."""
 
 
 class Diverged(ArithmeticError):
@@ -43,8 +41,8 @@ class Diverged(ArithmeticError):
 class Settings:
     """The coordinator's side of a run."""
 
-    parties: tuple[str, ...]
-    """Names of all parties."""
+    parties: int
+    """How many parties there are."""
     accelerated: bool = False
     """Two phases per round (FedBiOAcc) instead of one (FedBiO)."""
     sampled: int | None = None
@@ -55,15 +53,19 @@ class Settings:
     """Whether some party may not have been in the round before although everyone takes part: it has come back."""
 
     def __post_init__(self) -> None:
-        if not self.parties or len(set(self.parties)) != len(self.parties):
-            raise InvalidSettings("name at least one party, and each party once")
-        if self.sampled is not None and not 1 <= self.sampled <= len(self.parties):
-            raise InvalidSettings(f"{self.sampled} parties per round asked for; there are {len(self.parties)}")
+        if self.parties < 1:
+            raise InvalidSettings("an average needs at least one party")
+        if self.sampled is not None and not 1 <= self.sampled <= self.parties:
+            raise InvalidSettings(f"{self.sampled} parties per round asked for; there are {self.parties}")
 
     @property
-    def everyone(self) -> bool:
-        """Whether all parties take part in every round."""
-        return self.sampled is None or self.sampled == len(self.parties)
+    def everyone(self) -> tuple[int, ...]:
+        """All parties."""
+        return tuple(range(self.parties))
+
+    def drawn(self, k: int) -> tuple[int, ...]:
+        """Who takes part in round k: the same answer whenever it is asked."""
+        return participants(self.seed, k, self.parties, self.sampled)
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,25 +79,10 @@ class Averages:
 
 
 @dataclass(frozen=True, slots=True)
-class Instruction:
-    """One request to `participants`; the answer is the secure sum of their vectors."""
-
-    phase: Phase
-    round_index: int
-    participants: tuple[str, ...]
-    mean: Vector | None
-    """The averaged vector that the participants apply first."""
-
-
-@dataclass(frozen=True, slots=True)
-class Report:
+class Progress:
     """What a round left behind."""
 
-    round_index: int
-    participants: tuple[str, ...]
     averages: Averages
-    phases: int
-    """Communication phases that the round took."""
     movement: float
     """‖average of the variables after − before‖; nan in round 0."""
 
@@ -114,31 +101,24 @@ class Metrics:
     """Mean over the parties of how well small weights point at wrong labels; None where none knows the truth."""
 
 
-def participants(settings: Settings, k: int) -> tuple[str, ...]:
-    """Who takes part in round k: the same answer whenever it is asked."""
-    chosen = draw_participants(settings.seed, k, len(settings.parties), settings.sampled)
-    return tuple(settings.parties[i] for i in chosen)
-
-
-def iteration(settings: Settings, k: int, averages: Averages | None = None) -> Generator[Instruction, Answer, Report]:
-    """Run round k from the averages of round k − 1: yield instructions, take secure sums, return the report."""
-    before = averages or Averages()
-    present = participants(settings, k)
-    total = yield Instruction("variables", k, present, _opening(settings, before))
+def iteration(settings: Settings, k: int, before: Averages) -> Generator[AveragingRound, Answer, Progress]:
+    """Run round k from the averages of round k − 1: yield its phases, take secure sums, return what is left."""
+    present = settings.drawn(k)
+    total = yield AveragingRound("variables", k, present, _opening(settings, before))
     variables = _average(total, present, before.variables)
     movement = float("nan") if before.variables is None else float(np.linalg.norm(variables - before.variables))
     if not settings.accelerated:
-        return Report(k, present, Averages(variables), 1, movement)
-    total = yield Instruction("momenta", k, present, variables)
-    return Report(k, present, Averages(variables, _average(total, present, variables)), 2, movement)
+        return Progress(Averages(variables), movement)
+    total = yield AveragingRound("momenta", k, present, variables)
+    return Progress(Averages(variables, _average(total, present, variables)), movement)
 
 
-def evaluation(settings: Settings, k: int, averages: Averages) -> Generator[Instruction, Answer, Metrics]:
+def evaluation(settings: Settings, k: int, averages: Averages) -> Generator[AveragingRound, Answer, Metrics]:
     """Ask all parties how the averaged variables do on their own rows: an extra phase, when wanted.
 
     The sums are in units of `MEASURE_UNIT` rows, so that they fit the ring however many rows there are.
     """
-    answer = yield Instruction("evaluate", k, settings.parties, averages.variables)
+    answer = yield AveragingRound("evaluate", k, settings.everyone, averages.variables)
     loss, errors, rows, mistakes, tested, auc, judges = answer.total if isinstance(answer, SurvivorsSum) else answer
     return Metrics(
         float(loss / rows),
@@ -149,20 +129,20 @@ def evaluation(settings: Settings, k: int, averages: Averages) -> Generator[Inst
     )
 
 
-def conclusion(settings: Settings, k: int, averages: Averages) -> Instruction:
+def finish(settings: Settings, k: int, averages: Averages) -> AveragingRound:
     """The last instruction of a run: every party takes over the final averages; there is nothing to sum."""
-    return Instruction("conclude", k, settings.parties, averages.variables)
+    return AveragingRound("finish", k, settings.everyone, averages.variables)
 
 
 def _opening(settings: Settings, before: Averages) -> Vector | None:
     if not settings.accelerated or before.momenta is None or before.variables is None:
         return before.variables
     # Who was in the round before already has its averaged variables; who was not needs them as well.
-    alone = settings.everyone and not settings.newcomers
+    alone = settings.sampled in (None, settings.parties) and not settings.newcomers
     return before.momenta if alone else np.concatenate([before.variables, before.momenta])
 
 
-def _average(answer: Answer, present: tuple[str, ...], like: Vector | None) -> Vector:
+def _average(answer: Answer, present: tuple[int, ...], like: Vector | None) -> Vector:
     """The mean over those whose vectors are in the sum: all who were asked, unless some were lost."""
     total, addends = (answer.total, answer.addends) if isinstance(answer, SurvivorsSum) else (answer, len(present))
     if like is not None and total.size != like.size:

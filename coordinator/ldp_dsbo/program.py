@@ -18,21 +18,29 @@ class LdpDsboProgram(Clock):
 
     outputs = 2
 
-    def __init__(self, spec: RunSpec, _: LabelAccess) -> None:
-        super().__init__(len(spec.parties))
-        self._spec, self._train = spec, spec.settings(LdpDsboSpec)
+    def __init__(self, parties: int, iterations: int, *, stretch: int, checkpoint_every: int = 0) -> None:
+        super().__init__(parties)
+        self._iterations, self._stretch, self._checkpoint_every = iterations, stretch, checkpoint_every
 
     def rounds(self, done: int, observe: Observer) -> Generator[StepRange, Any, None]:
         """Every stretch of the run from step `done` on; stretches end at checkpoints."""
-        at, end, every = done, self._train.iterations, self._spec.checkpoint_every
+        at, end, every = done, self._iterations, self._checkpoint_every
         while at < end:
-            last = min(at + self._train.stretch, end, *((every * (at // every + 1),) if every else ()))
+            last = min(at + self._stretch, end, *((every * (at // every + 1),) if every else ()))
             yield StepRange("agent_steps", 0, at, last)
             at = last
             observe(Report(at, self.traffic()))
             if at < end and due(at, every):
                 yield StepRange("checkpoint", at)
         yield self.finish
+
+
+def program(spec: RunSpec, _: LabelAccess) -> LdpDsboProgram:
+    """The program of a run."""
+    train = spec.settings(LdpDsboSpec)
+    return LdpDsboProgram(
+        len(spec.parties), train.iterations, stretch=train.stretch, checkpoint_every=spec.checkpoint_every
+    )
 
 
 def check_network(spec: RunSpec, _: LabelAccess, __: CommonRows) -> None:
@@ -43,4 +51,4 @@ def check_network(spec: RunSpec, _: LabelAccess, __: CommonRows) -> None:
     gossip_weights(links(plan, 0), train.weight)
 
 
-ALGORITHM = CoordinatorAlgorithm(PROTOCOL, LdpDsboProgram, check_network)
+ALGORITHM = CoordinatorAlgorithm(PROTOCOL, program, check_network)

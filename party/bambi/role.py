@@ -1,7 +1,6 @@
 """BAMBI behind a party's session."""
 
 from collections.abc import Hashable, Mapping, Sequence
-from typing import Any
 
 import numpy as np
 import torch
@@ -41,20 +40,12 @@ Instruction = tuple[Outcome | None, Ask]
 class BambiRole:
     """Training, or (with a trained model) prediction."""
 
-    def __init__(self, begun: Begun, trained: SavedModel | None = None) -> None:
-        spec, model = begun.spec, model_of(begun.opened)
-        train = spec.settings(BambiSpec)
-        features = features_of(begun.opened)
-        rows = _no_rows() if trained is not None else divide(spec.split, len(features), stream(spec.seed, "split"))
-        self._model, self._trained = model, trained
-        self._embeds = train.problem == "hyper_representation"
-        self._block = bambi.Block(
-            train, model, features, rows, spec.seed, begun.index, tuple(begun.upper_sizes), begun.outputs
-        )
+    def __init__(self, block: bambi.Block, trained: SavedModel | None = None) -> None:
+        self.block, self._trained = block, trained
 
     def begin(self, checkpoint: Mapping[str, Tensor] | None) -> bambi.State:
         """x and y anew, from a checkpoint, or as trained."""
-        fresh = bambi.start(self._block)
+        fresh = bambi.start(self.block)
         if self._trained is not None:
             return fresh._replace(x=self._flat_upper(self._trained), y=self._trained["y"].numpy())
         return fresh if checkpoint is None else self._restore(fresh, checkpoint)
@@ -63,18 +54,18 @@ class BambiRole:
         """Take the outcome, then answer the ask."""
         outcome, ask = instruction
         if outcome is not None:
-            state = bambi.apply(self._block, state, outcome)
+            state = bambi.apply(self.block, state, outcome)
         if is_summed(ask):
-            return Plan(*bambi.contribute(self._block, state, ask))
+            return Plan(*bambi.contribute(self.block, state, ask))
         return Plan(state, checkpoint=ask.k if isinstance(ask, Checkpoint) else None, finished=isinstance(ask, Finish))
 
     def can_prefetch(self, state: bambi.State) -> bool:
         """Lower rounds follow each other on batches that are known."""
-        return bambi.next_lower_batch(self._block, state) is not None
+        return bambi.next_lower_batch(self.block, state) is not None
 
     def prefetch(self, state: bambi.State) -> bambi.State:
         """Embed the next of them."""
-        return bambi.prefetch(self._block, state)
+        return bambi.prefetch(self.block, state)
 
     def cost_class(self, instruction: Instruction) -> Hashable:
         """Asks of one type work on batches of one size; those for given rows say how many."""
@@ -98,16 +89,16 @@ class BambiRole:
 
     def model_tensors(self, state: bambi.State) -> dict[str, Tensor]:
         """The embedding (or the coefficients) and the classifier."""
-        if not self._embeds:
+        if not self.block.has_direct_term:
             return {"coefficients": state.x, "y": torch.from_numpy(state.y)}
-        named = self._model.state_dict(state.x)
+        named = self.block.model.state_dict(state.x)
         return {f"embedding.{name}": tensor for name, tensor in named.items()} | {"y": torch.from_numpy(state.y)}
 
     def _flat_upper(self, tensors: Mapping[str, Tensor]) -> Tensor:
-        if not self._embeds:
+        if not self.block.has_direct_term:
             return tensors["coefficients"]
         prefix = "embedding."
-        return self._model.from_state_dict(
+        return self.block.model.from_state_dict(
             {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
         )
 
@@ -116,6 +107,25 @@ class BambiRole:
             raise CheckpointMissing("the checkpoint belongs to another model: start a new run")
         moments = Moments(tensors["moments.first"], tensors["moments.second"], int(tensors["moments.count"]))
         return bambi.State(x=tensors["x"], y=tensors["y"].numpy(), moments=moments, k=int(tensors["k"]))
+
+
+def role(begun: Begun) -> BambiRole:
+    """The role in a session that trains."""
+    spec = begun.spec
+    return BambiRole(block_of(begun, divide(spec.split, len(begun.opened.table), stream(spec.seed, "split"))))
+
+
+def predictor(begun: Begun, trained: SavedModel) -> BambiRole:
+    """The role in a session that predicts."""
+    nothing: NDArray[np.int64] = np.empty(0, dtype=np.int64)
+    return BambiRole(block_of(begun, RowSets(nothing, nothing, nothing)), trained)
+
+
+def block_of(begun: Begun, rows: RowSets) -> bambi.Block:
+    """What the party works on."""
+    spec, opened = begun.spec, begun.opened
+    train, sizes = spec.settings(BambiSpec), tuple(begun.upper_sizes)
+    return bambi.Block(train, model_of(opened), features_of(opened), rows, spec.seed, begun.index, sizes, begun.outputs)
 
 
 def model_of(opened: Opened) -> EmbeddingModel:
@@ -169,16 +179,11 @@ def coefficients(model: Mapping[str, Tensor], columns: Sequence[str]) -> list[Co
     return [Coefficient(name, value) for name, value in zip(names, values, strict=True)]
 
 
-def _no_rows() -> RowSets:
-    nothing: Any = np.empty(0, dtype=np.int64)
-    return RowSets(nothing, nothing, nothing)
-
-
 ALGORITHM = PartyAlgorithm(
     PROTOCOL,
     accept,
-    BambiRole,
-    predictor=BambiRole,
+    role,
+    predictor=predictor,
     refusals={
         bambi.OutcomeUnexpected: Refusal("FAILED_PRECONDITION", "ROUND_MISMATCH"),
         bambi.OutcomeMisshapen: Refusal("INVALID_ARGUMENT", "MESSAGE_INVALID"),

@@ -12,13 +12,13 @@ import parley.party.fedbio.steps as fedbio
 from parley.numerics.few_shot import TooFewExamples
 from parley.numerics.neumann import SeriesDiverges
 from parley.numerics.participation import participants
-from parley.numerics.storm import InvalidDecay, Schedule, Vector
+from parley.numerics.storm import InvalidDecay, Schedule
 from parley.numerics.streams import stream
 from parley.party.fedbio.objectives import InvalidData
 from parley.party.fedbio.tasks import ImagesUnfit, Task, task_of
-from parley.party.roles import Begun, CheckpointMissing, Offer, Opened, PartyAlgorithm, Plan, scalar
+from parley.party.roles import Begun, CheckpointMissing, Offer, Opened, PartyAlgorithm, Plan, Recovery, scalar
 from parley.privacy.recovery import AskDisclosure, AskKey, AskShares, AskValues, StepUnexpected
-from parley.privacy.release import RecoveryGate, Release, bitmap
+from parley.privacy.release import Release, bitmap
 from parley.protocols.fedbio.codec import PROTOCOL, encode_contribution
 from parley.protocols.fedbio.messages import AveragingRound, Phase
 from parley.protocols.fedbio.settings import FedbioSpec
@@ -45,31 +45,41 @@ class State:
 
 
 @dataclass(frozen=True)
-class Asked:
-    """An instruction as `parley.party.fedbio.steps` knows it."""
+class Membership:
+    """Which of a run's parties this is, and what the seed says about who takes part."""
 
-    phase: fedbio.Phase
-    round_index: int
-    mean: Vector | None
+    index: int
+    name: str
+    """Names the party's batches."""
+    parties: int
+    seed: int
+    sampled: int | None = None
+    """How many parties take part in a round; None for all."""
+
+    def wanted(self, instruction: AveragingRound) -> tuple[int, ...]:
+        """Whom a phase is for."""
+        sampled = self.sampled if instruction.phase in ("variables", "momenta") else None
+        return participants(self.seed, instruction.k, self.parties, sampled)
 
 
 class FedbioRole:
     """FedBiO or FedBiOAcc, global or -Local as the task has it."""
 
-    def __init__(self, begun: Begun) -> None:
-        self._begun, self._train = begun, begun.spec.settings(FedbioSpec)
-        self._task: Task = task_of(begun.opened)
-        self._party = fedbio.Party(settings_of(self._train), self._task.objective)
-        self._randomness = fedbio.Randomness(begun.spec.seed, begun.opened.name)
+    def __init__(
+        self, task: Task, settings: fedbio.Settings, member: Membership, recovery: Recovery | None = None
+    ) -> None:
+        self._task, self._member, self._recovery = task, member, recovery
+        self._party = fedbio.Party(settings, task.objective)
+        self._randomness = fedbio.Randomness(member.seed, member.name)
 
     def begin(self, checkpoint: Mapping[str, Tensor] | None) -> State:
         """The first x and y, the same at all parties where they are shared, or those of a checkpoint."""
-        fresh = State(self._party.start(*self._task.start(stream(self._begun.spec.seed, "fedbio/initial"))))
+        fresh = State(self._party.start(*self._task.start(stream(self._member.seed, "fedbio/initial"))))
         return fresh if checkpoint is None else self._restore(fresh, checkpoint)
 
     def plan(self, state: State, instruction: AveragingRound) -> Plan:
         """Carry out one phase, for exactly the participants that the seed names and that have not left."""
-        step, recovery = instruction.step, self._gate
+        step, recovery = instruction.step, self._recovery
         self._check_step(instruction)
         if isinstance(step, AskDisclosure):  # about participants that were checked before
             return self._settle(state, instruction, step)
@@ -78,16 +88,16 @@ class FedbioRole:
             case "checkpoint":
                 return Plan(replace(state, done=instruction.k), checkpoint=instruction.k)
             case "finish":
-                inner, _ = self._contribute(state, Asked("conclude", instruction.k, instruction.mean))
+                inner, _ = self._party.contribute(state.inner, instruction, self._randomness)
                 return Plan(replace(state, inner=inner), finished=True)
         match step:
             case AskKey() if recovery is not None:
-                return Plan(state, release=recovery.offer())
+                return Plan(state, release=recovery.gate.offer())
             case AskShares() if recovery is not None:
-                return Plan(state, release=recovery.seal(step))
+                return Plan(state, release=recovery.gate.seal(step))
             case AskValues() if recovery is not None:
-                recovery.receive(step)
-        inner, draft = self._contribute(state, Asked(instruction.phase, instruction.k, instruction.mean))
+                recovery.gate.receive(step)
+        inner, draft = self._party.contribute(state.inner, instruction, self._randomness)
         state = replace(state, inner=inner, summed=(instruction.phase, instruction.k))
         return Plan(state, draft, frozenset(instruction.participants))
 
@@ -114,19 +124,12 @@ class FedbioRole:
         """What the party's owner wanted to know; it stays here."""
         return self._task.findings(state.inner.variables.x, state.inner.variables.y)
 
-    def _contribute(self, state: State, asked: Asked) -> tuple[fedbio.State, Vector]:
-        return self._party.contribute(state.inner, asked, self._randomness)
-
-    @property
-    def _gate(self) -> RecoveryGate | None:
-        return self._begun.recovery.gate if self._begun.recovery is not None else None
-
     def _settle(self, state: State, instruction: AveragingRound, ask: AskDisclosure) -> Plan:
         """Disclose for the survivors, once it is on the disk for whom."""
         if (instruction.phase, instruction.k) != state.summed:
             asked = (instruction.phase, instruction.k)
             raise StepUnexpected(f"the last value was of {state.summed}: there is nothing to open for {asked}")
-        recovery = self._begun.recovery
+        recovery = self._recovery
         assert recovery is not None  # noqa: S101 (_check_step has looked)
         settled = recovery.gate.settle(ask)
         self._was_summed(instruction, bitmap(ask.survivors))
@@ -136,7 +139,7 @@ class FedbioRole:
 
     def _was_summed(self, instruction: AveragingRound, now: int) -> bool:
         """Whether a phase is made again. Its values are the same then: a sum over others would differ by a value."""
-        recovery = self._begun.recovery
+        recovery = self._recovery
         before = recovery.journal.get(instruction.phase, instruction.k) if recovery is not None else None
         if before is not None and before != now:
             raise ParticipantsRefused(
@@ -146,7 +149,7 @@ class FedbioRole:
         return before is not None
 
     def _check_step(self, instruction: AveragingRound) -> None:
-        recovers = self._begun.recovery is not None
+        recovers = self._recovery is not None
         if (instruction.step is not None) != (recovers and instruction.summed):
             stands = (
                 "asks for recovery: its sums, and nothing else, go" if recovers else "asks for no recovery: no sum goes"
@@ -158,14 +161,12 @@ class FedbioRole:
 
         It could open two sums that differ by one party. With recovery a party may be missing, but never come back.
         """
-        recovers = self._begun.recovery is not None
-        sampled = self._train.parties_per_round if instruction.phase in ("variables", "momenta") else None
-        spec = self._begun.spec
-        wanted = participants(spec.seed, instruction.k, len(spec.parties), sampled)
+        recovers = self._recovery is not None
+        wanted = self._member.wanted(instruction)
         if not recovers and instruction.participants == wanted:
             return state.left
         named = frozenset(instruction.participants)
-        if not recovers or not named <= frozenset(wanted) - state.left or self._begun.index not in named:
+        if not recovers or not named <= frozenset(wanted) - state.left or self._member.index not in named:
             gone = f" without {sorted(state.left)}, who left" if state.left else ""
             raise ParticipantsRefused(
                 f"the {instruction.phase} phase of round {instruction.k} is for parties {list(wanted)}, as the run's "
@@ -190,6 +191,13 @@ class FedbioRole:
         if sizes != [getattr(fresh.inner.variables, name).size for name in _BLOCKS]:
             raise CheckpointMissing("the checkpoint belongs to other rows or another model: start a new run")
         return State(inner, int(tensors["k"]))
+
+
+def role(begun: Begun) -> FedbioRole:
+    """The role in a session."""
+    opened, train = begun.opened, begun.spec.settings(FedbioSpec)
+    member = Membership(begun.index, opened.name, len(opened.names), begun.spec.seed, train.parties_per_round)
+    return FedbioRole(task_of(opened), settings_of(train), member, begun.recovery)
 
 
 def settings_of(train: FedbioSpec) -> fedbio.Settings:
@@ -223,7 +231,7 @@ def accept(opened: Opened) -> Offer:
 ALGORITHM = PartyAlgorithm(
     PROTOCOL,
     accept,
-    FedbioRole,
+    role,
     refusals={
         fedbio.InvalidSettings: Refusal("INVALID_ARGUMENT", "SPEC_INVALID"),
         InvalidDecay: Refusal("INVALID_ARGUMENT", "SPEC_INVALID"),

@@ -18,7 +18,7 @@ autograd; an upper variable that is separable stays at its party and is not aver
 """
 
 from dataclasses import dataclass, field, replace
-from typing import Literal, Protocol
+from typing import Literal
 
 import numpy as np
 
@@ -26,8 +26,8 @@ from parley.numerics.neumann import neumann_product, project_ball, residual
 from parley.numerics.storm import Schedule, Vector, storm
 from parley.numerics.streams import batch
 from parley.party.fedbio.objectives import BilevelObjective, Rows
+from parley.protocols.fedbio.messages import AveragingRound
 
-Phase = Literal["variables", "momenta", "evaluate", "conclude"]
 BlockName = Literal["x", "y", "u"]
 
 
@@ -145,22 +145,6 @@ class State:
     """How many local steps P_r has cut short: a number that keeps growing means that `radius` is too small."""
 
 
-class Instruction(Protocol):
-    """What a coordinator asks; the services make one from the wire."""
-
-    @property
-    def phase(self) -> Phase:
-        """`variables`: I local steps; `momenta`: STORM at the averaged variables; `evaluate`; `conclude`."""
-
-    @property
-    def round_index(self) -> int:
-        """k."""
-
-    @property
-    def mean(self) -> Vector | None:
-        """The averaged vector to apply first (see `Party.contribute` for its layout)."""
-
-
 @dataclass(frozen=True, slots=True)
 class Randomness:
     """Where a party's batches come from: they are named by (seed, party, k, t), never listed."""
@@ -189,10 +173,10 @@ class Party:
             )
         return State(Blocks(x, y, np.zeros(y.size if self.settings.lower == "global" else 0)))
 
-    def contribute(self, state: State, instruction: Instruction, randomness: Randomness) -> tuple[State, Vector]:
+    def contribute(self, state: State, instruction: AveragingRound, randomness: Randomness) -> tuple[State, Vector]:
         """Carry out one instruction; the vector is this party's addend in the secure sum.
 
-        Layout of `instruction.mean`, with n = `shared blocks` end to end: `momenta`, `evaluate` and `conclude` carry
+        Layout of `instruction.mean`, with n = `shared blocks` end to end: `momenta`, `evaluate` and `finish` carry
         the n variables; `variables` carries nothing in round 0, then the n variables (FedBiO), the n momenta
         (FedBiOAcc, to a party that was in the round before), or both, 2n (to one that may not have been).
         """
@@ -207,7 +191,7 @@ class Party:
             variables = self._unpack(variables, instruction.mean)
         if instruction.phase == "evaluate":
             return state, self.objective.measure(variables.x, variables.y).vector()
-        if instruction.phase == "conclude":
+        if instruction.phase == "finish":
             return replace(state, variables=variables, previous=None), np.empty(0)
         raise RoundMismatch(f"unknown phase {instruction.phase!r}")
 
@@ -229,9 +213,9 @@ class Party:
         lower = objective.lower_terms(at.x, at.y, inverse, lower_rows)
         return Blocks(upper.x - lower.cross, lower.gradient, at.u)
 
-    def _adopt(self, state: State, instruction: Instruction, randomness: Randomness) -> State:
+    def _adopt(self, state: State, instruction: AveragingRound, randomness: Randomness) -> State:
         """Take over the averages that open round k."""
-        k, mean = instruction.round_index, instruction.mean
+        k, mean = instruction.k, instruction.mean
         if k <= state.round_index or state.previous is not None:
             phase = "" if state.previous is None else ", whose momenta phase is still open"
             raise RoundMismatch(f"round {k} asked for; this party is in round {state.round_index}{phase}")
@@ -256,9 +240,9 @@ class Party:
             momenta = self.directions(state.variables, k, 0, randomness)
         return replace(state, momenta=self._unpack(momenta, mean), round_index=k)
 
-    def _variables(self, state: State, instruction: Instruction, randomness: Randomness) -> State:
+    def _variables(self, state: State, instruction: AveragingRound, randomness: Randomness) -> State:
         """I local steps, with I − 1 momentum updates between them in FedBiOAcc (Algorithm 1, lines 4 to 9)."""
-        k = instruction.round_index
+        k = instruction.k
         for i in range(self.settings.local_steps):
             t = k * self.settings.local_steps + i
             before = state.variables
@@ -275,9 +259,9 @@ class Party:
                 state = replace(state, momenta=directions, previous=before)
         return state
 
-    def _momenta(self, state: State, instruction: Instruction, randomness: Randomness) -> tuple[State, Blocks]:
+    def _momenta(self, state: State, instruction: AveragingRound, randomness: Randomness) -> tuple[State, Blocks]:
         """STORM between the last local point and the averaged one: averaging comes first (line 6 before line 10)."""
-        k, mean = instruction.round_index, instruction.mean
+        k, mean = instruction.k, instruction.mean
         if state.previous is None or state.momenta is None or k != state.round_index:
             raise RoundMismatch(f"momenta of round {k} asked for; round {state.round_index} does not await them")
         if mean is None:
@@ -318,10 +302,10 @@ class Party:
         return blocks.unpack(self.settings.shared, mean)
 
 
-def _finite(vector: Vector, instruction: Instruction) -> Vector:
+def _finite(vector: Vector, instruction: AveragingRound) -> Vector:
     if not np.isfinite(vector).all():
         raise Diverged(
-            f"the {instruction.phase} of round {instruction.round_index} are not finite; "
+            f"the {instruction.phase} of round {instruction.k} are not finite; "
             "lower the steps (eta, gamma, tau) or the schedule's delta"
         )
     return vector

@@ -10,14 +10,19 @@ from collections.abc import Callable, Mapping
 from functools import lru_cache
 from typing import Any
 
+from google.protobuf.message import Message
+
 from parley.numerics.networks import NetworkPlan, in_neighbours, links, metropolis_weights, out_neighbours
 from parley.numerics.push_sum import EdgeTotals, Mass, RunningTotal, absorb, push
 from parley.party.peers import PeerFlooded, PeerLost, Peers
 from parley.privacy.release import ClearPortionGate
+from parley.protocols.decentralised.messages import PeerTraffic
 from parley.protocols.hgp.codec import ReceivedPortion, decode_push_sum, encode_push_sum
 from parley.protocols.tensor.codec import Blobs, MessageInvalid
 
 Shares = Mapping[int, float] | None
+_links = lru_cache(16)(links)
+"""Parties of one process ask for the same steps of the same network."""
 
 
 class PushSumPlane:
@@ -44,10 +49,14 @@ class PushSumPlane:
         self._edges = EdgeTotals()
         self._due: tuple[int, frozenset[int]] = (-1, frozenset())
         self._ready: asyncio.Future[None] | None = None
-        self.messages = 0
-        """Messages sent."""
+        self._messages = 0
         self._neighbours: Callable[[int], tuple[tuple[int, ...], frozenset[int], Shares]] = lru_cache(8)(self._derive)
         peers.on("push_sum", self._take)
+
+    @property
+    def traffic(self) -> PeerTraffic:
+        """What this party has sent so far."""
+        return PeerTraffic(self._index, self._messages, self._peers.sent_bytes)
 
     def receivers(self, step: int) -> tuple[tuple[int, ...], Shares]:
         """To whom this party sends at a step, and which shares where they are not equal."""
@@ -66,12 +75,17 @@ class PushSumPlane:
         totals: dict[int, RunningTotal] = {}
         if self._patience is not None:
             self._edges, totals = push(self._edges, portions)
+        encoded: dict[int, tuple[Message, Blobs]] = {}  # receivers with equal shares get one and the same portion
         for receiver, mass in portions.items():
-            blobs: Blobs = deque()
-            message = encode_push_sum(self._gate.release(step, mass, totals.get(receiver)), blobs)
-            self.messages += 1
+            total = totals.get(receiver)
+            content = id(total or mass)
+            if content not in encoded:
+                blobs: Blobs = deque()
+                encoded[content] = encode_push_sum(self._gate.release(step, mass, total), blobs), blobs
+            message, blobs = encoded[content]
+            self._messages += 1
             try:
-                await self._peers.push(receiver, blobs, push_sum=message)
+                await self._peers.push(receiver, blobs.copy(), push_sum=message)
             except PeerLost:
                 if self._patience is None:
                     raise
@@ -145,7 +159,7 @@ class PushSumPlane:
         return found
 
     def _derive(self, step: int) -> tuple[tuple[int, ...], frozenset[int], Shares]:
-        matrix = links(self._plan, step)
+        matrix = _links(self._plan, step)
         receivers = out_neighbours(matrix, self._index)
         shares = None
         if self._doubly_stochastic:

@@ -15,15 +15,15 @@ from torch import Tensor
 
 from parley.numerics.networks import NetworkError, NetworkKind, NetworkPlan
 from parley.numerics.push_sum import PushSumError, estimate
-from parley.numerics.streams import stream
 from parley.party.hgp import steps as hgp
 from parley.party.hgp.push_sum import PushSumPlane
-from parley.party.hgp.tasks import HgpTask, hgp_task, row_sets
+from parley.party.hgp.schedule import Schedule, SpecSchedule
+from parley.party.hgp.tasks import Task, hgp_task, row_sets
 from parley.party.peers import in_time
 from parley.party.roles import Begun, CheckpointMissing, Offer, Opened, PartyAlgorithm, Plan, scalar
 from parley.privacy.release import Addend, Release
 from parley.protocols.decentralised.codec import encode_contribution
-from parley.protocols.decentralised.messages import PeerTraffic, StepRange, plan_of
+from parley.protocols.decentralised.messages import StepRange, plan_of
 from parley.protocols.hgp.codec import PROTOCOL
 from parley.protocols.hgp.settings import HgpSpec, PersonalisationSpec
 from parley.protocols.refusals import Refusal
@@ -54,20 +54,14 @@ class State:
 class HgpRole:
     """Hyper-parameters, influence of rows, or a personal model, by SGP and HGP."""
 
-    def __init__(self, begun: Begun) -> None:
-        self._begun, self._train = begun, begun.spec.settings(HgpSpec)
-        self._task: HgpTask = hgp_task(begun.opened)
-        count = len(begun.spec.parties)
-        self._plane = PushSumPlane(
-            begun.index,
-            network_of(begun.opened),
-            begun.peers,
-            doubly_stochastic=self._train.network.weights == "metropolis" and not self._is_local,
-            patience_seconds=self._train.patience_seconds if self._train.delivery == "robust" else None,
-            most_waiting=2 * (self._train.stretch + 1) * count,
-        )
+    def __init__(
+        self, index: int, task: Task, schedule: Schedule, plane: PushSumPlane, seconds: float | None = None
+    ) -> None:
+        """`seconds` bound a stretch of steps with the neighbours."""
+        self._index, self._task, self._schedule = index, task, schedule
+        self._plane, self._seconds = plane, seconds
         self._worker = ThreadPoolExecutor(max_workers=1, thread_name_prefix="hgp")
-        self._small = self._task.cost.rows * self._task.cost.model_size <= SMALL
+        self._small = task.cost.rows * task.cost.model_size <= SMALL
 
     def begin(self, checkpoint: Mapping[str, Tensor] | None) -> State:
         """The first x and λ, or those of a checkpoint."""
@@ -84,7 +78,7 @@ class HgpRole:
         match instruction.phase:
             case "train" | "hyper_gradient":
                 what = f"steps {instruction.first} to {instruction.last} of {instruction.phase}"
-                return Plan(await in_time(self._walk(state, instruction), self._begun.spec.round_seconds, what))
+                return Plan(await in_time(self._walk(state, instruction), self._seconds, what))
             case "evaluate":
                 draft = await self._compute(self._task.measures, state.x, state.hyper, state.v)
                 return Plan(state, draft=draft)
@@ -106,8 +100,7 @@ class HgpRole:
         release: Release[Addend] | None,
     ) -> tuple[Message, Blobs]:
         """That it is done, or this party's part of the measures."""
-        traffic = PeerTraffic(self._begun.index, self._plane.messages, self._begun.peers.sent_bytes)
-        return encode_contribution(number, traffic, release)
+        return encode_contribution(number, self._plane.traffic, release)
 
     def tensors(self, state: State) -> dict[str, Tensor]:
         """All that outlives an outer iteration."""
@@ -123,22 +116,18 @@ class HgpRole:
         """What the party's owner wanted to know; it stays here."""
         return self._task.findings(state.v)
 
-    @property
-    def _is_local(self) -> bool:
-        task = self._train.task
-        return isinstance(task, PersonalisationSpec) and task.method == "local"
-
     async def _walk(self, state: State, asked: StepRange) -> State:
-        clock = self._train.first_step(asked.k, asked.phase)
-        total = self._train.inner_steps if asked.phase == "train" else self._train.hyper_steps
+        clock, schedule = self._schedule.first_step(asked.k, asked.phase), self._schedule
+        trains = asked.phase == "train"
+        settings = schedule.training(asked.k) if trains else schedule.hyper_gradient(asked.k)
+        total = settings.steps
         if asked.first == 0:
             self._plane.begin(clock)
             state = await self._started(state, asked)
-        current: Any = state.inner if asked.phase == "train" else state.outer
+        current: Any = state.inner if trains else state.outer
         if current is None or current.step != asked.first or asked.last > total:
             raise MessageInvalid(f"steps {asked.first} to {asked.last} of {asked.phase} are not due now")
-        step = self._stepper(state, asked)
-        pushes = self._train.inner.push_steps if asked.phase == "train" else self._train.hyper.push_steps
+        step, pushes = self._stepper(state, settings), settings.push_steps
         for at in range(asked.first, asked.last):
             incoming = await self._plane.receive(clock + at - 1) if at else {}
             receivers, shares = self._plane.receivers(clock + at)
@@ -148,7 +137,7 @@ class HgpRole:
             incoming = await self._plane.receive(clock + total - 1)
             current, _ = await self._stepped(step, total, pushes, current, incoming, (), None)
             return await self._ended(state, asked, current)
-        return replace(state, inner=current) if asked.phase == "train" else replace(state, outer=current)
+        return replace(state, inner=current) if trains else replace(state, outer=current)
 
     async def _started(self, state: State, asked: StepRange) -> State:
         if asked.phase == "train":
@@ -160,17 +149,12 @@ class HgpRole:
         if asked.phase == "train":
             x = estimate(current.mass).astype(state.x.dtype, copy=False)
             return replace(state, x=x, inner=None)
-        hyper = state.hyper
-        if not self._task.ranks_rows:
-            hyper = hgp.outer_step(hyper, current.v, self._train.outer.step_size, self._task.lowest)
-        return replace(state, hyper=hyper, v=current.v, outer=None)
+        return replace(state, hyper=self._task.next_hyper(state.hyper, current.v), v=current.v, outer=None)
 
-    def _stepper(self, state: State, asked: StepRange) -> Callable[..., Any]:
-        cost, member = self._task.cost, self._begun.index
-        seed = iteration_seed(self._begun.spec.seed, asked.k)
-        if asked.phase == "train":
-            return functools.partial(hgp.train_step, cost, training_of(self._train, seed), state.hyper, member)
-        settings = hyper_gradient_of(self._train, seed)
+    def _stepper(self, state: State, settings: hgp.Training | hgp.Hgp) -> Callable[..., Any]:
+        cost, member = self._task.cost, self._index
+        if isinstance(settings, hgp.Training):
+            return functools.partial(hgp.train_step, cost, settings, state.hyper, member)
         return functools.partial(hgp.hyper_gradient_step, cost, settings, state.x, state.hyper, member)
 
     async def _stepped(self, step: Callable[..., Any], at: int, pushes: int, *arguments: Any) -> Any:
@@ -182,37 +166,31 @@ class HgpRole:
         return await asyncio.get_running_loop().run_in_executor(self._worker, function, *arguments)
 
 
-def training_of(train: HgpSpec, seed: int) -> hgp.Training:
-    """The inner problem's settings as `parley.party.hgp.steps` knows them."""
-    inner = train.inner
-    return hgp.Training(
-        steps=train.inner_steps,
-        learning_rate=inner.learning_rate,
-        milestones=inner.milestones,
-        decay=inner.decay,
-        batch_size=inner.batch,
-        seed=seed,
-        push_steps=inner.push_steps,
+def role(begun: Begun) -> HgpRole:
+    """The role in a session."""
+    train, count = begun.spec.settings(HgpSpec), len(begun.spec.parties)
+    plane = PushSumPlane(
+        begun.index,
+        network_of(begun.opened),
+        begun.peers,
+        doubly_stochastic=train.network.weights == "metropolis" and not _learns_alone(train),
+        patience_seconds=train.patience_seconds if train.delivery == "robust" else None,
+        most_waiting=2 * (train.stretch + 1) * count,
     )
-
-
-def hyper_gradient_of(train: HgpSpec, seed: int) -> hgp.Hgp:
-    """The hyper-gradient's settings as `parley.party.hgp.steps` knows them."""
-    hyper = train.hyper
-    return hgp.Hgp(hyper.rounds, hyper.push_steps, hyper.step_size, hgp.Form(hyper.form), hyper.batch, seed)
-
-
-def iteration_seed(seed: int, k: int) -> int:
-    """The seed of one outer iteration's batches."""
-    return int(stream(seed, "hgp/iteration", k).bit_generator.random_raw()) >> 1
+    schedule = SpecSchedule(train, begun.spec.seed)
+    return HgpRole(begun.index, hgp_task(begun.opened), schedule, plane, begun.spec.round_seconds)
 
 
 def network_of(opened: Opened) -> NetworkPlan:
     """The run's network; a party that learns alone has neighbours at no step."""
     train = opened.spec.settings(HgpSpec)
-    if isinstance(train.task, PersonalisationSpec) and train.task.method == "local":
+    if _learns_alone(train):
         return NetworkPlan(NetworkKind.EDGE_LIST, size=len(opened.names), edges=((),))
     return plan_of(train.network, opened.names, opened.spec.seed)
+
+
+def _learns_alone(train: HgpSpec) -> bool:
+    return isinstance(train.task, PersonalisationSpec) and train.task.method == "local"
 
 
 def accept(opened: Opened) -> Offer:
@@ -229,7 +207,7 @@ def _tensor(vector: Vector) -> Tensor:
 ALGORITHM = PartyAlgorithm(
     PROTOCOL,
     accept,
-    HgpRole,
+    role,
     refusals={
         NetworkError: Refusal("INVALID_ARGUMENT", "NETWORK_REFUSED"),
         PushSumError: Refusal("INVALID_ARGUMENT", "MESSAGE_INVALID"),

@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import Protocol
 
 import numpy as np
 import torch
@@ -25,6 +26,7 @@ from parley.numerics.bilevel_costs import (
 from parley.numerics.streams import stream
 from parley.party.fedbio.objectives import initial_network
 from parley.party.hgp.influence import picture, ranked_rows
+from parley.party.hgp.steps import outer_step
 from parley.party.roles import Opened
 from parley.protocols.decentralised.messages import ACCURACY_LEVELS, MEASURE_UNIT
 from parley.protocols.hgp.settings import HgpSpec, InfluenceSpec, PersonalisationSpec, RegularisationSpec
@@ -44,6 +46,31 @@ class Part:
     labels: NDArray[np.int64]
 
 
+class Task(Protocol):
+    """A party's costs, where it starts, and what is done with its hyper-gradient."""
+
+    @property
+    def cost(self) -> BilevelCost:
+        """f_i and g_i."""
+
+    @property
+    def x(self) -> Vector:
+        """The first model, the same at all parties."""
+
+    @property
+    def hyper(self) -> Vector:
+        """The first λ_i."""
+
+    def next_hyper(self, hyper: Vector, v: Vector) -> Vector:
+        """λ_i after an outer iteration with hyper-gradient v_i."""
+
+    def measures(self, x: Vector, hyper: Vector, v: Vector | None) -> NDArray[np.float64]:
+        """Addends of what the parties measure together."""
+
+    def findings(self, v: Vector | None) -> Mapping[str, bytes]:
+        """Files for the party's owner."""
+
+
 @dataclass(frozen=True)
 class HgpTask:
     """A party's costs, where it starts, and how its model scores rows."""
@@ -53,6 +80,8 @@ class HgpTask:
     """The first model, the same at all parties."""
     hyper: Vector
     """The first λ_i."""
+    step_size: float
+    """Of the steps on λ_i."""
     lowest: float
     """No λ falls below this."""
     scores: Personal
@@ -66,6 +95,10 @@ class HgpTask:
     """Whether v is the influence of the party's own rows."""
     counts_accuracy: bool = False
     """Whether the spread of accuracies over parties is measured."""
+
+    def next_hyper(self, hyper: Vector, v: Vector) -> Vector:
+        """One step on λ_i, or none where v is the result."""
+        return hyper if self.ranks_rows else outer_step(hyper, v, self.step_size, self.lowest)
 
     def measures(self, x: Vector, hyper: Vector, v: Vector | None) -> NDArray[np.float64]:
         """Addends: loss, mistakes and rows of validation and of test, own test accuracy, ‖v‖²; a one at its level."""
@@ -113,18 +146,18 @@ def hgp_task(opened: Opened) -> HgpTask:
     features = np.asarray(opened.table.features).astype(run.dtype)
     training, validation, test = (Part(features[rows], labels[rows]) for rows in (sets.lower, sets.upper, sets.test))
     rows = (training.features, training.labels, validation.features, validation.labels)
-    width, dtype = features.shape[1], np.dtype(run.dtype)
+    width, dtype, step = features.shape[1], np.dtype(run.dtype), spec.outer.step_size
     task, held = spec.task, (validation, test, training, opened.table.ids[sets.lower], spec.task.classes)
     match task:
         case RegularisationSpec():
             hyper = np.full(width, task.initial, dtype)
-            return HgpTask(regularised_logistic(*rows), np.zeros(width, dtype), hyper, task.lowest, _two, *held)
+            return HgpTask(regularised_logistic(*rows), np.zeros(width, dtype), hyper, step, task.lowest, _two, *held)
         case InfluenceSpec():
             cost = weighted_samples(*rows, weight_decay=task.weight_decay)
             weights = np.ones(len(training.labels), dtype)
-            return HgpTask(cost, np.zeros(width, dtype), weights, -np.inf, _two, *held, ranks_rows=True)
+            return HgpTask(cost, np.zeros(width, dtype), weights, step, -np.inf, _two, *held, ranks_rows=True)
     x, hyper, cost, scores = _personal(task, training, width, run.seed, dtype)
-    return HgpTask(cost, x, hyper, -np.inf, scores, *held, counts_accuracy=True)
+    return HgpTask(cost, x, hyper, step, -np.inf, scores, *held, counts_accuracy=True)
 
 
 def _personal(

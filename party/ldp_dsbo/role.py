@@ -22,7 +22,7 @@ from parley.party.ldp_dsbo import objectives as ldp_objectives
 from parley.party.ldp_dsbo import steps as ldp_dsbo
 from parley.party.ldp_dsbo.meta_learning import MetaBounds, MetaRecords
 from parley.party.ldp_dsbo.objectives import Bounds, Records
-from parley.party.peers import PeerFlooded, in_time
+from parley.party.peers import PeerFlooded, Peers, in_time
 from parley.party.roles import Begun, CheckpointMissing, Offer, Opened, PartyAlgorithm, Plan, scalar
 from parley.privacy.ldp_accounting import AccountingError, Decay, LdpPlan, Oracle, Schedules, guarantee, laplace_scales
 from parley.privacy.ldp_states import NoisedState
@@ -60,22 +60,33 @@ class Arrangement:
     """w_ij of its neighbours."""
     plan: LdpPlan | None
     """What the accountant goes by; None where states leave in the clear."""
+    iterations: int
+    """T: steps of the whole run."""
+    delta: float
+    """δ of the guarantee that is told."""
 
 
 class LdpDsboRole:
     """An agent of LDP-DSBO."""
 
-    def __init__(self, begun: Begun) -> None:
-        self._begun, self._train = begun, begun.spec.settings(LdpDsboSpec)
-        self._known = arrange(begun.opened)
-        self._gate = gate_of(begun.opened, self._known)
-        self._gate.open()
+    def __init__(
+        self,
+        index: int,
+        known: Arrangement,
+        gate: StateGate,
+        peers: Peers,
+        *,
+        most_ahead: int,
+        seconds: float | None = None,
+    ) -> None:
+        """`most_ahead`: steps by which a neighbour's state may run ahead; `seconds` bound a stretch of steps."""
+        self._index, self._known, self._gate, self._peers = index, known, gate, peers
+        self._most_ahead, self._seconds = most_ahead, seconds
         self._arrived: dict[int, dict[int, NoisedState]] = {}
         self._at = 0
         self._came = asyncio.Event()
         self._messages = 0
         self._worker = ThreadPoolExecutor(max_workers=1, thread_name_prefix="ldp-dsbo")
-        self._peers = begun.peers
         self._peers.on("noised_state", self._take)
 
     def begin(self, checkpoint: Mapping[str, Tensor] | None) -> State:
@@ -94,11 +105,11 @@ class LdpDsboRole:
         """Take the steps of a stretch with the neighbours, or keep the state."""
         match instruction.phase:
             case "agent_steps":
-                if instruction.first != state.agent.step or instruction.last > self._train.iterations:
+                if instruction.first != state.agent.step or instruction.last > self._known.iterations:
                     raise MessageInvalid(f"steps {instruction.first} to {instruction.last} are not due now")
                 what = f"steps {instruction.first} to {instruction.last}"
                 walk = self._walk(state.agent, instruction.last)
-                return Plan(replace(state, agent=await in_time(walk, self._begun.spec.round_seconds, what)))
+                return Plan(replace(state, agent=await in_time(walk, self._seconds, what)))
             case "checkpoint":
                 return Plan(replace(state, k=instruction.k), checkpoint=instruction.k)
             case "finish":
@@ -117,9 +128,7 @@ class LdpDsboRole:
         release: Release[Addend] | None,
     ) -> tuple[Message, Blobs]:
         """That it is done."""
-        return encode_contribution(
-            number, PeerTraffic(self._begun.index, self._messages, self._peers.sent_bytes), release
-        )
+        return encode_contribution(number, PeerTraffic(self._index, self._messages, self._peers.sent_bytes), release)
 
     def tensors(self, state: State) -> dict[str, Tensor]:
         """All that an agent needs to go on; no noise is in it."""
@@ -131,7 +140,7 @@ class LdpDsboRole:
 
     def reports(self, state: State) -> Mapping[str, bytes]:
         """How good the party's own model is on its own test records, and what the run cost; it stays here."""
-        test, spent = self._known.test, spends(self._known, self._train)
+        test, spent = self._known.test, spends(self._known)
         content = {
             "test records": len(test.labels),
             "test accuracy": accuracy(self._known, test, state.agent) if len(test.labels) else None,
@@ -167,13 +176,22 @@ class LdpDsboRole:
         if state.step < self._at:
             return  # a repeated one
         # A neighbour waits for this agent at every step, so it is at most one step ahead.
-        if state.step > self._at + 2 * self._train.stretch:
+        if state.step > self._at + self._most_ahead:
             raise PeerFlooded(f"a state of step {state.step} came at step {self._at}: the parties are out of step")
         self._arrived.setdefault(state.step, {}).setdefault(sender, state)
         self._came.set()
 
     async def _compute(self, function: Callable[..., Any], *arguments: Any) -> Any:
         return await asyncio.get_running_loop().run_in_executor(self._worker, function, *arguments)
+
+
+def role(begun: Begun) -> LdpDsboRole:
+    """The role in a session; sets the run's ε aside."""
+    known, stretch = arrange(begun.opened), begun.spec.settings(LdpDsboSpec).stretch
+    gate = gate_of(begun.opened, known)
+    gate.open()
+    seconds = begun.spec.round_seconds
+    return LdpDsboRole(begun.index, known, gate, begun.peers, most_ahead=2 * stretch, seconds=seconds)
 
 
 def arrange(opened: Opened) -> Arrangement:
@@ -200,7 +218,8 @@ def arrange(opened: Opened) -> Arrangement:
         plan = ldp_dsbo.privacy_plan(
             settings, features.shape[1], float(row[opened.index]), per_record=train.unit == "record"
         )
-    return Arrangement(agent, test, ldp_dsbo.first_state(settings, features.shape[1]), settings, weights, plan)
+    first = ldp_dsbo.first_state(settings, features.shape[1])
+    return Arrangement(agent, test, first, settings, weights, plan, train.iterations, train.delta)
 
 
 def _admission(
@@ -257,25 +276,25 @@ def gate_of(opened: Opened, known: Arrangement) -> StateGate:
         opened.run_id,
         known.plan,
         size=max(len(known.first.x), len(known.first.y)),
-        iterations=train.iterations,
+        iterations=known.iterations,
         run_limit=math.inf if known.plan is None else train.epsilon,
         limit=local.epsilon_budget,
         neighbours=tuple(opened.names[j] for j in known.weights),
     )
 
 
-def spends(known: Arrangement, train: LdpDsboSpec) -> str:
+def spends(known: Arrangement) -> str:
     """What the run costs one record of this party, in words."""
     if known.plan is None:
         return "none: states leave in the clear"
-    return str(guarantee(known.plan, train.iterations, delta=train.delta))
+    return str(guarantee(known.plan, known.iterations, delta=known.delta))
 
 
 def accept(opened: Opened) -> Offer:
     """Nothing is shared in the clear; says what the run will cost, and refuses a cost that is not accepted here."""
     known = arrange(opened)
     gate_of(opened, known)
-    return Offer(warnings=(f"this run costs {spends(known, opened.spec.settings(LdpDsboSpec))}",))
+    return Offer(warnings=(f"this run costs {spends(known)}",))
 
 
 def _labels(opened: Opened, train: LdpDsboSpec) -> NDArray[np.float64]:
@@ -289,7 +308,7 @@ def _labels(opened: Opened, train: LdpDsboSpec) -> NDArray[np.float64]:
 ALGORITHM = PartyAlgorithm(
     PROTOCOL,
     accept,
-    LdpDsboRole,
+    role,
     refusals={
         NetworkError: Refusal("INVALID_ARGUMENT", "NETWORK_REFUSED"),
         AccountingError: Refusal("INVALID_ARGUMENT", "SPEC_INVALID"),

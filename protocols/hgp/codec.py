@@ -39,16 +39,14 @@ class ReceivedPortion:
 def encode_push_sum(release: Release[Portion], blobs: Blobs) -> pb.PushSumVector:
     """A portion or a running total for one neighbour, in float64 whatever the model's precision is."""
     portion = release.content
+    message = pb.PushSumVector(step=portion.step)
     if portion.total is None:
-        return pb.PushSumVector(
-            step=portion.step, z=encode_tensor(portion.mass.z.astype(np.float64), blobs), omega=portion.mass.weight
-        )
-    return pb.PushSumVector(
-        step=portion.step,
-        sequence=portion.total.sequence,
-        total_z=encode_tensor(portion.total.mass.z.astype(np.float64), blobs),
-        total_omega=portion.total.mass.weight,
-    )
+        message.omega = portion.mass.weight
+        encode_tensor(portion.mass.z.astype(np.float64, copy=False), blobs, into=message.z)
+        return message
+    message.sequence, message.total_omega = portion.total.sequence, portion.total.mass.weight
+    encode_tensor(portion.total.mass.z.astype(np.float64, copy=False), blobs, into=message.total_z)
+    return message
 
 
 def decode_push_sum(message: pb.PushSumVector, blobs: Blobs) -> ReceivedPortion:

@@ -144,12 +144,12 @@ def _federation(folder: Path) -> LocalFederation:
 
 def _pooled(federation: LocalFederation, run: Run) -> dict[str, float]:
     """Test accuracy of the same spec in one process: with the run's own label noise, and with exact labels."""
-    from parley.pooled import train_pooled
     from parley.privacy.noise import read_or_create_key
     from parley.services.coordinator.config import LabelConfig
     from parley.services.coordinator.labels import LabelStore
     from parley.services.party.config import TableConfig
     from parley.services.party.tables import TableStore
+    from parley.simulation import train_pooled
 
     tables = {
         name: TableStore({table: TableConfig.model_validate(fields) for table, fields in held.items()})

@@ -28,8 +28,8 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 from parley.client import Federation, Run
 from parley.local import LocalFederation
-from parley.pooled import train_tables
 from parley.services.party.preprocessing import training_rows
+from parley.simulation import train_tables
 from parley.spec.parsing import parse_spec
 from parley.tables.loading import Labels, Table
 from parley.tables.preprocessing import Declared, apply, fit

@@ -13,8 +13,8 @@ from safetensors.torch import load
 from sklearn.datasets import load_digits
 
 from parley.client import RequestRefused
-from parley.coordinator.fedbio import rounds as coordinator
-from parley.experiments.fedbio_simulation import simulate
+from parley.experiments.fedbio_parties import Given
+from parley.experiments.fedbio_parties import train as train_here
 from parley.local import LocalFederation
 from parley.numerics.few_shot import sample_task
 from parley.numerics.streams import stream
@@ -126,11 +126,10 @@ def bits(federation, run):
 
 
 def simulated(text: str) -> party.Blocks:
-    """The same run in one process, without services, codecs or masks: the first hospital's variables at the end."""
+    """The same run in one process, without services, tables or masks: the first hospital's variables at the end."""
     run = parse_spec(text)
     train = run.settings(FedbioSpec)
-    settings = settings_of(train)
-    roles, states = {}, {}
+    tasks = []
     for m, name in enumerate(HOSPITALS):
         rows = hospital_rows(m)
         if train.task.kind == "data_cleaning":
@@ -138,13 +137,12 @@ def simulated(text: str) -> party.Blocks:
             objective = DataCleaning(features, labels, checked, right, CLASSES)
             x, y = np.zeros(TRAINING), np.zeros(objective.lower_size)
         else:
-            learner = HyperRepresentation(few_shot_tasks(name, run.seed, *rows["records"]), 3, 2, 2)
-            x, y = learner.initial_upper(stream(run.seed, "fedbio/initial")), np.zeros(learner.lower_size)
-            objective = learner
-        roles[name] = party.Party(settings, objective)
-        states[name] = roles[name].start(x, y)
-    federation = coordinator.Settings(HOSPITALS, settings.accelerated, train.parties_per_round, run.seed)
-    return simulate(federation, roles, states, train.rounds).states["north"].variables
+            objective = HyperRepresentation(few_shot_tasks(name, run.seed, *rows["records"]), 3, 2, 2)
+            x, y = objective.initial_upper(stream(run.seed, "fedbio/initial")), np.zeros(objective.lower_size)
+        tasks.append(Given(objective, x, y))
+    some, settings = train.parties_per_round, settings_of(train)
+    trained = train_here(tasks, settings, train.rounds, sampled=some, seed=run.seed, names=HOSPITALS)
+    return trained.states[0].variables
 
 
 def sorted_rows(ids, features, labels):

@@ -11,15 +11,15 @@ from safetensors.numpy import load
 from scipy.special import log_softmax, softmax
 from sklearn.datasets import load_digits
 
-from parley import simulator
 from parley.client import RequestRefused
+from parley.experiments import hgp_parties
 from parley.experiments.hgp_error import exact_solution
 from parley.experiments.synthetic_clients import synthetic_clients
 from parley.local import LocalFederation
 from parley.numerics.bilevel_costs import regularised_logistic, weighted_samples
 from parley.numerics.streams import stream
 from parley.party.hgp import steps as hgp
-from parley.party.hgp.role import hyper_gradient_of, iteration_seed, training_of
+from parley.party.hgp.schedule import SpecSchedule
 from parley.protocols.decentralised.messages import plan_of
 from parley.protocols.hgp.settings import HgpSpec
 from parley.services.party.config import Policy
@@ -100,29 +100,21 @@ def costs_of(text):
 
 
 def simulated(text):
-    """x, λ and v of every party, by the simulator."""
+    """x, λ and v of every party, from the same roles in one process, on rows that no table has held."""
     run = parse_spec(text)
     train, costs = run.settings(HgpSpec), costs_of(text)
-    mixing = simulator.Mixing(
+    mixing = hgp_parties.Mixing(
         plan_of(train.network, PARTIES, run.seed), train.network.weights == "metropolis", train.network.window
     )
     points = [np.zeros(5) for _ in PARTIES]
     influence = train.task.kind == "influence"
     hypers = [np.ones(c.rows) if influence else np.full(5, train.task.initial) for c in costs]
-    found = []
+    found, schedule = [], SpecSchedule(train, run.seed)
     for k in range(train.outer.steps):
-        seed = iteration_seed(run.seed, k)
-        points = simulator.train(
-            costs, mixing, training_of(train, seed), points, hypers, first_step=train.first_step(k, "train")
-        )
-        found = simulator.hyper_gradients(
-            costs,
-            mixing,
-            hyper_gradient_of(train, seed),
-            points,
-            hypers,
-            first_step=train.first_step(k, "hyper_gradient"),
-        )
+        inner, hyper = schedule.training(k), schedule.hyper_gradient(k)
+        points = hgp_parties.train(costs, mixing, inner, points, hypers, first_step=schedule.first_step(k, "train"))
+        at = schedule.first_step(k, "hyper_gradient")
+        found = hgp_parties.hyper_gradients(costs, mixing, hyper, points, hypers, first_step=at)
         if not influence:
             step = train.outer.step_size
             hypers = [hgp.outer_step(h, v, step, train.task.lowest) for h, v in zip(hypers, found, strict=True)]
@@ -156,7 +148,7 @@ NETWORKS = [
 
 
 @pytest.mark.parametrize("network", NETWORKS, ids=lambda network: network["kind"])
-def test_every_network_gives_the_simulators_bits(client, federation, network):
+def test_every_network_gives_the_bits_of_one_process(client, federation, network):
     text = spec(network=network, **SHORT)
     run = client.start(text)
     run.result()
@@ -164,7 +156,7 @@ def test_every_network_gives_the_simulators_bits(client, federation, network):
 
 
 @pytest.mark.parametrize("form", ["reinit", "track"])
-def test_mini_batches_over_several_outer_steps_give_the_simulators_bits(client, federation, form):
+def test_mini_batches_over_several_outer_steps_give_the_bits_of_one_process(client, federation, form):
     text = spec(
         inner={"steps": 30, "learning_rate": 0.3, "batch": 20},
         hyper={"rounds": 8, "push_steps": 2, "step_size": 1.0, "form": form, "batch": 20},

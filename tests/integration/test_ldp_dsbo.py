@@ -10,14 +10,14 @@ import yaml
 from safetensors.numpy import load
 from scipy.stats import kstest
 
-from parley import simulator
 from parley.client import RequestRefused
+from parley.experiments import ldp_dsbo_agents
 from parley.local import LocalFederation
 from parley.numerics.networks import gossip_weights, links
 from parley.party.ldp_dsbo import meta_learning as ldp_meta
 from parley.party.ldp_dsbo.objectives import admit
 from parley.party.ldp_dsbo.role import settings_of
-from parley.party.ldp_dsbo.steps import Agent
+from parley.party.ldp_dsbo.steps import Agent, first_state
 from parley.privacy.ledger import open_ledger
 from parley.privacy.noise import KeyedNoise
 from parley.protocols.decentralised.messages import plan_of
@@ -120,17 +120,13 @@ def simulated(text, keys, run_id):
         parts = (slice(0, ROWS), slice(ROWS, 2 * ROWS))
         agents.append(Agent(member, *(admit(features[part], signs[part], settings.bounds) for part in parts)))
     weights = gossip_weights(links(plan_of(train.network, PARTIES, run.seed), 0), train.weight)
-    seen = []
-    last = simulator.run_ldp_dsbo(
-        simulator.Federation(agents, [settings] * len(agents), keys, weights, SIZE),
-        STEPS,
-        run=run_id,
-        watch=lambda _, states: seen.append(list(states)),
-    )
-    return [*seen, last], settings.noise_scales
+    seen = [[first_state(settings, SIZE)] * len(agents)]
+    federation = ldp_dsbo_agents.Federation(agents, [settings] * len(agents), keys, weights, SIZE)
+    ldp_dsbo_agents.train(federation, STEPS, run=run_id, watch=lambda _, states: seen.append(states))
+    return seen, settings.noise_scales
 
 
-def test_a_run_has_the_simulators_bits_and_laplace_noise_of_the_declared_scale_on_the_wire(client, federation):
+def test_a_run_has_the_bits_of_one_process_and_laplace_noise_of_the_declared_scale_on_the_wire(client, federation):
     local, recording = federation
     text = spec()
     run = client.start(text)
@@ -158,7 +154,7 @@ def test_a_run_has_the_simulators_bits_and_laplace_noise_of_the_declared_scale_o
     assert kstest(np.concatenate(noise).ravel(), "laplace").pvalue > 1e-3  # false alarm: once in a thousand keys
 
 
-def test_a_meta_learning_run_has_the_simulators_bits(client, federation):
+def test_a_meta_learning_run_has_the_bits_of_one_process(client, federation):
     local, _ = federation
     text = spec(table="tasks", task=META, step_sizes=META_STEPS)
     run = client.start(text)
@@ -174,8 +170,8 @@ def test_a_meta_learning_run_has_the_simulators_bits(client, federation):
         agents.append(Agent(member, *(ldp_meta.admit(features[p], tasks[p], signs[p], settings.bounds) for p in parts)))
     keys = [KeyedNoise((state / party / "ldp-noise.key").read_bytes()) for party in PARTIES]
     weights = gossip_weights(links(plan_of(train.network, PARTIES, parsed.seed), 0), train.weight)
-    known = simulator.Federation(agents, [settings] * len(agents), keys, weights, SIZE)
-    for party, agent in zip(PARTIES, simulator.run_ldp_dsbo(known, STEPS, run=run.run_id), strict=True):
+    known = ldp_dsbo_agents.Federation(agents, [settings] * len(agents), keys, weights, SIZE)
+    for party, agent in zip(PARTIES, ldp_dsbo_agents.train(known, STEPS, run=run.run_id), strict=True):
         model = load((state / party / "runs" / run.run_id / "model.safetensors").read_bytes())
         for name, size in (("x", 2 * SIZE), ("y", 6), ("z", 6)):
             assert model[name].shape == (size,)

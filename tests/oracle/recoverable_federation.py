@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from parley.contracts.fedbio.v1 import fedbio_pb2
-from parley.coordinator.fedbio.program import FedbioProgram
+from parley.coordinator.fedbio.program import program as program_of
 from parley.party.fedbio.role import ALGORITHM
 from parley.party.roles import Opened
 from parley.privacy.aggregation import SumOpening
@@ -144,6 +144,6 @@ async def federation(directory, text=SPEC, **hall):
             peers = PeerLinks("s-1", NAMES, [""] * len(NAMES), directory / name, PROTOCOL)
             await session.begin(keys, identities[0].ca, [0] * len(NAMES), 2, 0, peers)
         line = Hall(sessions, **hall)
-        program = FedbioProgram(spec, None)
+        program = program_of(spec, None)
         opening = SumOpening(spec.privacy.aggregation, len(NAMES))
         yield line, program, RecoverableRounds(line, program, PROTOCOL.recovery, opening, spec, "s-1")

@@ -8,10 +8,14 @@ import torch
 
 import parley.coordinator.bambi.rounds as coordinator_bambi
 import parley.party.bambi.steps as party_bambi
+from parley.coordinator.bambi.program import BambiProgram
 from parley.numerics.losses import Softmax, Squared
 from parley.party.bambi.lower_system import IllConditioned
 from parley.party.bambi.models import build_model
+from parley.party.bambi.role import BambiRole
+from parley.protocols.bambi.codec import PROTOCOL
 from parley.protocols.bambi.settings import BambiSpec
+from parley.simulation import Simulation
 from parley.spec.rows import RowSets
 from tests.oracle.pooled_bambi import Pooled, cosine, relative_error
 
@@ -65,25 +69,18 @@ def federation(settings, parties, *, rows=60, columns=3, outputs=3, correlated=0
     return problem, parties_
 
 
-def train(problem, blocks, states=None, *, prefetch=False):
-    """Drive the generator and the parties by hand; returns states and the number of rounds."""
-    states = states or [party_bambi.start(block) for block in blocks]
-    generator = coordinator_bambi.rounds(problem, 0, lambda report: None)
-    count, current = 0, next(generator)
-    while True:
-        count += 1
-        addends = []
-        for m, block in enumerate(blocks):
-            if current.outcome is not None:
-                states[m] = party_bambi.apply(block, states[m], current.outcome)
-            states[m], addend = party_bambi.contribute(block, states[m], current.ask)
-            addends.append(addend)
-            if prefetch and party_bambi.next_lower_batch(block, states[m]) is not None:
-                states[m] = party_bambi.prefetch(block, states[m])
-        try:
-            current = generator.send(sum(addends))
-        except StopIteration:
-            return states, count
+class Prefetching(BambiRole):
+    """A party that embeds the next lower batch whenever it can."""
+
+    def plan(self, state, instruction):
+        plan = super().plan(state, instruction)
+        return replace(plan, state=self.prefetch(plan.state)) if self.can_prefetch(plan.state) else plan
+
+
+def train(problem, blocks, role=BambiRole):
+    """The parties' states at the end."""
+    program = BambiProgram(problem, is_paid=lambda _: True)
+    return Simulation(PROTOCOL, program, [role(block) for block in blocks]).run().states
 
 
 def pooled(problem, blocks, states):
@@ -132,11 +129,11 @@ def test_prefetching_changes_no_bit_and_embeds_every_batch_once(mode, embedded, 
     lower = {"solver": "sgd", "steps": 5, "batch": 8, "warmup_steps": 2, "final_steps": 2}
     settings = settings_for(mode, lower=lower, upper={"steps": 3, "batch": 8})
     (problem, blocks), calls = federation(settings, 2), []
-    plain, _ = train(problem, blocks)
+    plain = train(problem, blocks)
     embed, ahead = party_bambi._lower_embedding, party_bambi.prefetch
     monkeypatch.setattr(party_bambi, "_lower_embedding", lambda *given: calls.append(given[2:]) or embed(*given))
     monkeypatch.setattr(party_bambi, "prefetch", lambda *given: calls.append("ahead") or ahead(*given))
-    early, _ = train(problem, blocks, prefetch=True)
+    early = train(problem, blocks, Prefetching)
     for one, other in zip(plain, early, strict=True):
         assert torch.equal(one.x, other.x)
         assert np.array_equal(one.y, other.y)
@@ -151,7 +148,7 @@ def test_prefetching_changes_no_bit_and_embeds_every_batch_once(mode, embedded, 
 def test_a_zeroth_order_step_equals_the_step_on_pooled_data(mode, problem_kind, parties):
     problem, blocks = federation(settings_for(mode, problem_kind), parties)
     before = [party_bambi.start(block) for block in blocks]
-    after, _ = train(problem, blocks, list(before))
+    after = train(problem, blocks)
     base, hypergradient = pooled(problem, blocks, before).zeroth_order(
         1, [torch.from_numpy(s.y) for s in before], mode.endswith("local")
     )
@@ -165,7 +162,7 @@ def test_the_implicit_hypergradient_is_that_of_dense_implicit_differentiation(pr
     settings = settings_for("implicit", problem_kind, implicit={"preconditioner": preconditioner})
     problem, blocks = federation(settings, 3)
     before = [party_bambi.start(block) for block in blocks]
-    after, _ = train(problem, blocks, list(before))
+    after = train(problem, blocks)
     oracle = pooled(problem, blocks, before)
     solution = oracle.solve_lower(1, [torch.from_numpy(s.y) for s in before])
     assert relative_error([torch.from_numpy(s.y) for s in after], solution) < 1e-7
@@ -176,7 +173,7 @@ def test_the_implicit_hypergradient_is_that_of_dense_implicit_differentiation(pr
 def test_implicit_after_gradient_steps_differentiates_at_the_last_batch():
     problem, blocks = federation(settings_for("implicit", lower={"solver": "sgd", "steps": 4, "batch": 20}), 3)
     before = [party_bambi.start(block) for block in blocks]
-    after, _ = train(problem, blocks, list(before))
+    after = train(problem, blocks)
     oracle = pooled(problem, blocks, before)
     y = oracle.descend(oracle.x, 1, oracle.y)
     assert relative_error([torch.from_numpy(s.y) for s in after], y) < 1e-9
@@ -196,7 +193,7 @@ def test_the_paper_s_local_estimator_is_biased_where_features_are_correlated():
         )
         problem, blocks = federation(settings, 3, outputs=1)
         before = [party_bambi.start(block) for block in blocks]
-        after, _ = train(problem, blocks, list(before))
+        after = train(problem, blocks)
         exact = pooled(problem, blocks, before).implicit(1, [torch.from_numpy(s.y) for s in after])
         found[mode] = cosine([b.x - a.x for b, a in zip(before, after, strict=True)], exact)
     assert found["zeroth_order"] > 0.9999

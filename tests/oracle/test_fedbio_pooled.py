@@ -9,8 +9,7 @@ from sklearn.datasets import load_digits
 from sklearn.decomposition import PCA
 from torch.autograd.functional import hessian
 
-from parley.coordinator.fedbio import rounds as coordinator
-from parley.experiments.fedbio_simulation import simulate
+from parley.experiments.fedbio_parties import from_zero, train
 from parley.numerics.storm import Schedule
 from parley.party.fedbio import steps as party
 from parley.party.fedbio.objectives import DataCleaning, Quadratic
@@ -40,13 +39,7 @@ def digit_clients() -> list[DataCleaning]:
 
 
 def federated(clients, settings, rounds):
-    roles = {name: party.Party(settings, client) for name, client in zip(NAMES, clients, strict=True)}
-    states = {
-        name: role.start(np.zeros(role.objective.upper_size), np.zeros(role.objective.lower_size))
-        for name, role in roles.items()
-    }
-    federation = coordinator.Settings(NAMES, settings.accelerated, seed=11)
-    return simulate(federation, roles, states, rounds)
+    return train(from_zero(clients), settings, rounds, seed=11)
 
 
 def pooled_loss(clients, training: bool):
@@ -90,7 +83,7 @@ def test_rounds_of_one_full_step_equal_gradient_steps_on_the_pooled_rows():
         )
     outcome = federated(clients, SETTINGS, 6)
     np.testing.assert_allclose(outcome.averages.variables, np.concatenate([y, u]), atol=1e-6)
-    weights = np.concatenate([outcome.states[name].variables.x for name in NAMES])
+    weights = np.concatenate([state.variables.x for state in outcome.states])
     np.testing.assert_allclose(weights, x, atol=1e-6)
     assert np.abs(weights).max() > 0.05
 
@@ -168,10 +161,8 @@ def test_fedbioacc_rounds_equal_the_box_of_algorithm_1_with_the_same_batches(loc
 def test_sampling_all_parties_by_number_is_the_same_run_as_asking_everyone():
     clients = shared_clients()
     settings = party.Settings(eta=0.05, gamma=0.1, tau=0.1, local_steps=3, accelerated=True, lower_batch=4)
-    roles = {name: party.Party(settings, client) for name, client in zip(NAMES, clients, strict=True)}
-    states = {name: role.start(np.zeros(3), np.zeros(4)) for name, role in roles.items()}
-    everyone = simulate(coordinator.Settings(NAMES, True, None, 11), roles, states, 5)
-    counted = simulate(coordinator.Settings(NAMES, True, M, 11), roles, states, 5)
+    everyone = train(from_zero(clients), settings, 5, seed=11)
+    counted = train(from_zero(clients), settings, 5, seed=11, sampled=M)
     assert everyone.averages.variables.tobytes() == counted.averages.variables.tobytes()
 
 
@@ -179,9 +170,7 @@ def test_a_run_of_sampled_parties_still_finds_the_solution_of_like_clients():
     client = shared_clients()[0]
     one_sample = replace(client, c=client.c[:1])
     settings = party.Settings(eta=0.05, gamma=0.1, tau=0.1, local_steps=2, accelerated=True)
-    roles = {name: party.Party(settings, one_sample) for name in NAMES}
-    states = {name: role.start(np.zeros(3), np.zeros(4)) for name, role in roles.items()}
-    outcome = simulate(coordinator.Settings(NAMES, True, 1, 11), roles, states, 1500)
+    outcome = train(from_zero([one_sample] * M), settings, 1500, seed=11, sampled=1)
     x, y = outcome.averages.variables[:3], outcome.averages.variables[3:7]
     hyper = one_sample.ridge * (x - one_sample.s) + one_sample.B.T @ np.linalg.solve(one_sample.H, y - one_sample.a)
     assert np.linalg.norm(hyper) < 1e-5

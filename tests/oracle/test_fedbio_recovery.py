@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 
 from parley.party.fedbio import steps as fedbio
-from parley.party.fedbio.role import Asked, FedbioRole, settings_of
+from parley.party.fedbio.role import ALGORITHM, settings_of
 from parley.party.roles import Begun, Opened
+from parley.protocols.fedbio.messages import AveragingRound
 from parley.protocols.fedbio.settings import FedbioSpec
 from parley.services.coordinator.fleet import PartyLost
 from parley.spec.parsing import parse_spec
@@ -25,7 +26,7 @@ async def averages(directory, losses=(), text=SPEC):
             answer = await rounds.exchange(current)
             counts += [answer.addends] if answer is not None else []
             if current.phase == "finish":
-                return program._averages, counts
+                return program.averages, counts
 
 
 def pooled(directory, used, text=SPEC):
@@ -36,7 +37,7 @@ def pooled(directory, used, text=SPEC):
     for index, name in enumerate(NAMES):
         store = tables_of(directory, name)
         opened = Opened(spec, index, "run-1", "s-1", store.load("records"), store)
-        role = FedbioRole(Begun(opened, [0] * len(NAMES), 2, None, None))
+        role = ALGORITHM.role(Begun(opened, [0] * len(NAMES), 2, None, None))
         roles[index] = fedbio.Party(settings_of(train), role._task.objective)
         states[index] = role.begin(None).inner
     mean, variables = None, None
@@ -45,7 +46,7 @@ def pooled(directory, used, text=SPEC):
             vectors = []
             for index in sorted(used(f"{phase} {k}", asked=True)):
                 randomness = fedbio.Randomness(spec.seed, NAMES[index])
-                asked = Asked(phase, k, mean)
+                asked = AveragingRound(phase, k, tuple(EVERYONE), mean)
                 states[index], vector = roles[index].contribute(states[index], asked, randomness)
                 vectors += [vector] if index in used(f"{phase} {k}", asked=False) else []
             mean = np.mean(vectors, axis=0)

@@ -7,12 +7,12 @@ import pytest
 import torch
 
 from parley.experiments.hgp_error import exact_solution
+from parley.experiments.hgp_parties import Mixing, hyper_gradients, train
 from parley.experiments.synthetic_clients import synthetic_clients
 from parley.numerics.bilevel_costs import outer_value, regularised_logistic
 from parley.numerics.networks import NetworkKind, NetworkPlan
 from parley.numerics.streams import stream
 from parley.party.hgp.steps import Form, Hgp, Training, outer_step
-from parley.simulator import Mixing, hyper_gradients, train
 
 CLIENTS = synthetic_clients(0)
 COSTS = [regularised_logistic(c.features, c.labels, c.validation_features, c.validation_labels) for c in CLIENTS]
@@ -63,7 +63,8 @@ def errors(rounds, push_steps, *, form=Form.REINIT, networks=2, batch_size=None)
             curve[m - 1] = np.linalg.norm(np.concatenate(v) - EXACT)
 
         settings = Hgp(rounds, push_steps, 1.0, form, batch_size, seed=seed)
-        hyper_gradients(COSTS, Mixing(plan), settings, [SOLUTION] * 3, HYPERS, watch=watch)
+        marks = range(1, rounds + 1)
+        hyper_gradients(COSTS, Mixing(plan), settings, [SOLUTION] * 3, HYPERS, marks=marks, watch=watch)
     return curves.mean(axis=0)
 
 

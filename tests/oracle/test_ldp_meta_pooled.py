@@ -4,6 +4,8 @@ import numpy as np
 import pytest
 import torch
 
+from parley.experiments import ldp_dsbo_agents
+from parley.experiments.ldp_dsbo_agents import Federation
 from parley.numerics.networks import NetworkKind, NetworkPlan, gossip_weights, links
 from parley.numerics.streams import stream
 from parley.party.ldp_dsbo.meta_learning import MetaBounds, admit, directions, initial_embedding, recursion
@@ -11,7 +13,6 @@ from parley.party.ldp_dsbo.objectives import InvalidBounds
 from parley.party.ldp_dsbo.steps import Agent, LdpDsbo, NoisedState, first_state, margins, privacy_plan, update
 from parley.privacy.ldp_accounting import Decay, Schedules, laplace_scales, losses
 from parley.privacy.noise import KeyedNoise
-from parley.simulator import Federation, run_ldp_dsbo
 
 BOUNDS = MetaBounds(
     features=5, tasks=3, embedding=4, row_l1=2.0, row_max=0.8, y_max=3.0, z_max=2.0, weight_decay=0.1, loss_scale=1.5
@@ -63,7 +64,7 @@ def test_a_run_is_the_same_computation_on_pooled_data_in_autograd():
         WEIGHTS,
         0,
     )
-    found = run_ldp_dsbo(federation, STEPS)
+    found = ldp_dsbo_agents.train(federation, STEPS)
     values = [np.tile(initial_embedding(BOUNDS, 3), (AGENTS, 1)), np.zeros((AGENTS, 12)), np.zeros((AGENTS, 12))]
     limits = (BOUNDS.x_max, BOUNDS.y_max, BOUNDS.z_max)
     for t in range(STEPS):
@@ -144,7 +145,7 @@ def test_agents_learn_tasks_that_only_the_embedding_can_tell_apart():
     settings = LdpDsbo(Schedules(Decay(0.6, 0.3), Decay(1.0, 0.2), Decay(0.5, 0.2)), None, bounds, 40, seed=1)
     agents = [Agent(i, drawn(i, "lower", 4000), drawn(i, "upper", 4000)) for i in range(AGENTS)]
     keys = [KeyedNoise(bytes([i]) * 32) for i in range(AGENTS)]
-    states = run_ldp_dsbo(Federation(agents, [settings] * AGENTS, keys, WEIGHTS, 0), 100)
+    states = ldp_dsbo_agents.train(Federation(agents, [settings] * AGENTS, keys, WEIGHTS, 0), 100)
     test = drawn(0, "test", 4000)
     for state in states:
         assert np.mean(np.sign(margins(bounds, test, state)) == test.labels) > 0.85

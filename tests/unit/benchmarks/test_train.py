@@ -2,7 +2,7 @@ import pytest
 
 import parley.party.bambi.steps as party
 from parley.benchmarks.train import NAMES, Figures, Phases, Reached, _timed, modes, phase_rows, spec_of, speed_rows
-from parley.pooled import train_tables
+from parley.simulation import train_tables
 from parley.spec.parsing import parse_spec
 from parley.splitting import split_dataset
 from parley.tables.loading import TableRequest, load_labels, load_table

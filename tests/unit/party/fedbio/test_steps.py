@@ -1,5 +1,5 @@
 import lzma
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -24,16 +24,13 @@ from parley.party.fedbio.steps import (
     RoundMismatch,
     Settings,
 )
-from parley.protocols.fedbio.messages import MEASURE_UNIT
+from parley.protocols.fedbio.messages import MEASURE_UNIT, AveragingRound
 
 RANDOM = Randomness(seed=5, party="north")
 
 
-@dataclass(frozen=True)
-class Asked:
-    phase: str
-    round_index: int
-    mean: np.ndarray | None = None
+def asked(phase: str, k: int, mean: np.ndarray | None = None) -> AveragingRound:
+    return AveragingRound(phase, k, (0, 1), mean)
 
 
 def quadratic(samples: int = 1) -> Quadratic:
@@ -121,7 +118,7 @@ def test_one_fedbio_step_is_equation_6():
     party, state = started(local_steps=1)
     state = replace(state, variables=replace(state.variables, u=np.array([0.5, -1.0, 2.0])))
     q, x, y, u = party.objective, state.variables.x, state.variables.y, state.variables.u
-    _, sent = party.contribute(state, Asked("variables", 0), RANDOM)
+    _, sent = party.contribute(state, asked("variables", 0), RANDOM)
     np.testing.assert_allclose(sent[:2], x - 0.1 * (0.1 * x + q.B.T @ u))
     np.testing.assert_allclose(sent[2:5], y - 0.05 * (q.H @ y - q.B @ x - q.c[0]))
     np.testing.assert_allclose(sent[5:], u - 0.05 * (q.H @ u - (y - q.a)))
@@ -130,18 +127,18 @@ def test_one_fedbio_step_is_equation_6():
 def test_a_step_is_pure_so_a_repeated_instruction_gives_the_same_bytes():
     party = Party(settings(accelerated=True, lower_batch=2), quadratic(samples=9))
     state = party.start(np.ones(2), np.ones(3))
-    first, second = (party.contribute(state, Asked("variables", 0), RANDOM)[1] for _ in range(2))
+    first, second = (party.contribute(state, asked("variables", 0), RANDOM)[1] for _ in range(2))
     assert first.tobytes() == second.tobytes()
-    other = party.contribute(state, Asked("variables", 0), Randomness(6, "north"))[1]
+    other = party.contribute(state, asked("variables", 0), Randomness(6, "north"))[1]
     assert other.tobytes() != first.tobytes()
 
 
 def test_momenta_are_evaluated_at_the_averaged_variables():
     party, state = started(accelerated=True, schedule=Schedule(0.5), c_nu=2.0, c_omega=2.0, c_u=2.0)
-    state, sent = party.contribute(state, Asked("variables", 0), RANDOM)
+    state, sent = party.contribute(state, asked("variables", 0), RANDOM)
     average = sent + 1.0
     before, kept = state.previous, state.momenta
-    state, momenta = party.contribute(state, Asked("momenta", 0, average), RANDOM)
+    state, momenta = party.contribute(state, asked("momenta", 0, average), RANDOM)
     q = party.objective
     at_average = q.H @ average[2:5] - q.B @ average[:2] - q.c[0]
     at_previous = q.H @ before.y - q.B @ before.x - q.c[0]
@@ -154,20 +151,20 @@ def test_private_sample_weights_never_enter_the_vector_and_are_stepped_undivided
     party = Party(settings(upper="private", local_steps=1, eta=3.0), objective)
     state = party.start(np.zeros(12), np.zeros(objective.lower_size))
     state = replace(state, variables=replace(state.variables, u=np.ones(objective.lower_size)))
-    moved, sent = party.contribute(state, Asked("variables", 0), RANDOM)
+    moved, sent = party.contribute(state, asked("variables", 0), RANDOM)
     assert sent.size == 2 * objective.lower_size
     cross = objective.lower_terms(state.variables.x, state.variables.y, state.variables.u, np.arange(12)).cross
     np.testing.assert_allclose(moved.variables.x, 3.0 * cross)
-    after, _ = party.contribute(moved, Asked("variables", 1, sent), RANDOM)
+    after, _ = party.contribute(moved, asked("variables", 1, sent), RANDOM)
     assert after.round_index == 1
 
 
 def test_a_local_lower_problem_sends_the_upper_variable_only():
     party, state = started(lower="local", accelerated=True)
-    state, sent = party.contribute(state, Asked("variables", 0), RANDOM)
+    state, sent = party.contribute(state, asked("variables", 0), RANDOM)
     assert sent.size == 2
     own = state.variables.y
-    state, momenta = party.contribute(state, Asked("momenta", 0, sent), RANDOM)
+    state, momenta = party.contribute(state, asked("momenta", 0, sent), RANDOM)
     assert momenta.size == 2
     np.testing.assert_array_equal(state.variables.y, own)
 
@@ -175,26 +172,26 @@ def test_a_local_lower_problem_sends_the_upper_variable_only():
 def test_a_party_that_sat_out_takes_over_both_averages():
     party, state = started(accelerated=True)
     both = np.arange(16.0) / 10
-    moved, _ = party.contribute(state, Asked("variables", 7, both), RANDOM)
+    moved, _ = party.contribute(state, asked("variables", 7, both), RANDOM)
     assert moved.round_index == 7
     single = Party(settings(accelerated=True, local_steps=1), quadratic())
-    _, sent = single.contribute(state, Asked("variables", 7, both), RANDOM)
+    _, sent = single.contribute(state, asked("variables", 7, both), RANDOM)
     np.testing.assert_allclose(sent, both[:8] - np.repeat([0.1, 0.05, 0.05], [2, 3, 3]) * both[8:])
 
 
 def test_a_party_that_sat_out_is_not_content_with_momenta_alone():
     party, state = started(accelerated=True)
     with pytest.raises(MeanMismatch, match="needs its averaged variables"):
-        party.contribute(state, Asked("variables", 7, np.zeros(8)), RANDOM)
+        party.contribute(state, asked("variables", 7, np.zeros(8)), RANDOM)
 
 
 @pytest.mark.parametrize(
     ("asked", "refusal"),
     [
-        (Asked("momenta", 0, np.zeros(8)), RoundMismatch),
-        (Asked("variables", 3), MeanMismatch),
-        (Asked("variables", 1, np.zeros(5)), MeanMismatch),
-        (Asked("gossip", 0), RoundMismatch),
+        (asked("momenta", 0, np.zeros(8)), RoundMismatch),
+        (asked("variables", 3), MeanMismatch),
+        (asked("variables", 1, np.zeros(5)), MeanMismatch),
+        (asked("gossip", 0), RoundMismatch),
     ],
 )
 def test_an_instruction_out_of_place_is_refused(asked, refusal):
@@ -205,27 +202,27 @@ def test_an_instruction_out_of_place_is_refused(asked, refusal):
 
 def test_a_round_that_is_over_is_not_run_again():
     party, state = started()
-    state, sent = party.contribute(state, Asked("variables", 0), RANDOM)
+    state, sent = party.contribute(state, asked("variables", 0), RANDOM)
     with pytest.raises(RoundMismatch, match="round 0"):
-        party.contribute(state, Asked("variables", 0, sent), RANDOM)
+        party.contribute(state, asked("variables", 0, sent), RANDOM)
 
 
 def test_a_new_round_waits_for_the_momenta_of_the_last():
     party, state = started(accelerated=True)
-    state, sent = party.contribute(state, Asked("variables", 0), RANDOM)
+    state, sent = party.contribute(state, asked("variables", 0), RANDOM)
     with pytest.raises(RoundMismatch, match="still open"):
-        party.contribute(state, Asked("variables", 1, sent), RANDOM)
+        party.contribute(state, asked("variables", 1, sent), RANDOM)
 
 
 def test_steps_that_are_too_large_end_in_a_named_refusal_and_not_in_nan():
     party, state = started(gamma=1e200, local_steps=5)
     with pytest.raises(Diverged, match="lower the steps"), np.errstate(all="ignore"):
-        party.contribute(state, Asked("variables", 0), RANDOM)
+        party.contribute(state, asked("variables", 0), RANDOM)
 
 
 def test_a_radius_that_binds_is_counted():
     party, state = started(radius=1e-3)
-    state, sent = party.contribute(state, Asked("variables", 0), RANDOM)
+    state, sent = party.contribute(state, asked("variables", 0), RANDOM)
     assert state.projections == 2
     assert np.linalg.norm(sent[5:]) == pytest.approx(1e-3)
 
@@ -242,7 +239,7 @@ def test_evaluation_measures_the_average_and_changes_nothing():
     objective = cleaning()
     party = Party(settings(upper="private"), objective)
     state = party.start(np.zeros(12), np.zeros(objective.lower_size))
-    same, measures = party.contribute(state, Asked("evaluate", 0, np.zeros(2 * objective.lower_size)), RANDOM)
+    same, measures = party.contribute(state, asked("evaluate", 0, np.zeros(2 * objective.lower_size)), RANDOM)
     assert same is state
     assert measures[0] * MEASURE_UNIT == pytest.approx(6 * np.log(3))
     assert measures[2] * MEASURE_UNIT == 6
@@ -261,9 +258,9 @@ def test_where_the_truth_is_known_the_weights_and_the_model_are_judged():
     assert nothing_wrong.measure(np.zeros(12), np.zeros(objective.lower_size)).judges == 0
 
 
-def test_the_conclusion_leaves_every_party_with_the_average():
+def test_the_end_leaves_every_party_with_the_average():
     party, state = started()
-    state, nothing = party.contribute(state, Asked("conclude", 4, np.arange(8.0)), RANDOM)
+    state, nothing = party.contribute(state, asked("finish", 4, np.arange(8.0)), RANDOM)
     assert nothing.size == 0
     np.testing.assert_array_equal(state.variables.y, [2.0, 3.0, 4.0])
 
@@ -291,7 +288,7 @@ def test_a_local_run_on_few_shot_tasks_lowers_the_query_loss():
     before = objective.measure(state.variables.x, state.variables.y).loss
     mean = None
     for k in range(20):
-        state, mean = party.contribute(state, Asked("variables", k, mean), RANDOM)
+        state, mean = party.contribute(state, asked("variables", k, mean), RANDOM)
     assert objective.measure(state.variables.x, state.variables.y).loss < 0.8 * before
 
 

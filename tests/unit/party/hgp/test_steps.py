@@ -1,6 +1,7 @@
 import numpy as np
 import pytest
 
+from parley.experiments.hgp_parties import Given, Mixing, OneIteration, hyper_gradients, walk, whole
 from parley.experiments.synthetic_clients import synthetic_clients
 from parley.numerics.bilevel_costs import (
     class_mask,
@@ -26,15 +27,6 @@ from parley.party.hgp.steps import (
     begin_training,
     hyper_gradient_step,
     train_step,
-)
-from parley.simulator import (
-    CorruptMessage,
-    Mixing,
-    Traffic,
-    decode_portion,
-    encode_portion,
-    hyper_gradients,
-    train,
 )
 
 CLIENT = synthetic_clients(1, clients=1)[0]
@@ -134,15 +126,12 @@ def test_the_same_seed_gives_the_same_bits_and_counts_the_same_traffic():
     costs, hypers = [COSTS["regularised"][0]] * 3, [np.full(5, 0.1)] * 3
     mixing = Mixing(NetworkPlan(NetworkKind.RANDOM_DIRECTED, size=3, seed=2))
     settings = Training(steps=20, learning_rate=0.5, batch_size=10)
-    runs, counts = [], []
-    for _ in range(2):
-        traffic = Traffic()
-        models = train(costs, mixing, settings, [np.zeros(5)] * 3, hypers, traffic=traffic)
-        runs.append(np.concatenate(models).tobytes())
-        counts.append((traffic.messages, traffic.payload_bytes))
-    assert runs[0] == runs[1]
-    assert counts[0] == counts[1]
-    assert counts[0][1] == counts[0][0] * 8 * 6
+    tasks = [Given(cost, np.zeros(5), hyper) for cost, hyper in zip(costs, hypers, strict=True)]
+    ends = [walk(tasks, mixing, OneIteration(inner=settings), [whole("train", settings)]) for _ in range(2)]
+    (first, sent), (second, again) = ends
+    assert [state.x.tobytes() for state in first] == [state.x.tobytes() for state in second]
+    assert sent == again
+    assert sent["peer bytes"] > sent["peer messages"] * 8 * 6
 
 
 def test_a_step_size_beyond_the_stability_limit_is_reported_as_such():
@@ -173,12 +162,3 @@ def test_portions_before_the_first_step_are_refused():
 def test_impossible_settings_are_refused(arguments):
     with pytest.raises(InvalidHgp):
         Hgp(*arguments)
-
-
-def test_a_portion_survives_the_boundary_bit_for_bit_and_garbage_does_not_pass():
-    mass = Mass(stream(0, "z").normal(size=7), 0.3)
-    again = decode_portion(encode_portion(mass))
-    assert again.z.tobytes() == mass.z.tobytes()
-    assert again.weight == mass.weight
-    with pytest.raises(CorruptMessage, match="13 bytes"):
-        decode_portion(b"x" * 13)
