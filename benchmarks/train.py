@@ -180,7 +180,7 @@ def _busy_seconds(local: LocalFederation, name: str) -> float:
 @contextmanager
 def _timed(phases: Phases) -> Iterator[None]:
     """While it lasts, note what a party's functions take, and what encoding and decoding takes."""
-    timed = [(party, "apply", "parties"), (party, "contribute", "parties")]
+    timed: list[tuple[Any, str, str]] = [(party, "apply", "parties"), (party, "contribute", "parties")]
     timed += [(Crossing, "instructions", "codec"), (Crossing, "answer", "codec")]
     before = [getattr(holder, name) for holder, name, _ in timed]
     for (holder, name, phase), function in zip(timed, before, strict=True):

@@ -246,8 +246,8 @@ def personalise(
     def judge(stretch: StepRange, states: Sequence[State]) -> None:
         if stretch.phase == "train":
             models, hypers = [state.x for state in states], [state.hyper for state in states]
-            parts = [p.validation for p in parties], [p.test for p in parties]
-            history.append(tuple(accuracy(predict, part, models, hypers) for part in parts))
+            validation, test = [p.validation for p in parties], [p.test for p in parties]
+            history.append((accuracy(predict, validation, models, hypers), accuracy(predict, test, models, hypers)))
 
     walk(tasks, mixing, schedule, stretches, judge)
     return history

@@ -1,6 +1,6 @@
 """BAMBI at the coordinator: labels behind their gate, rounds, and how the saved models predict."""
 
-from collections.abc import Callable, Generator
+from collections.abc import Generator
 from dataclasses import dataclass
 from typing import Any
 

@@ -137,8 +137,9 @@ def simulated(text: str) -> party.Blocks:
             objective = DataCleaning(features, labels, checked, right, CLASSES)
             x, y = np.zeros(TRAINING), np.zeros(objective.lower_size)
         else:
-            objective = HyperRepresentation(few_shot_tasks(name, run.seed, *rows["records"]), 3, 2, 2)
-            x, y = objective.initial_upper(stream(run.seed, "fedbio/initial")), np.zeros(objective.lower_size)
+            learner = HyperRepresentation(few_shot_tasks(name, run.seed, *rows["records"]), 3, 2, 2)
+            x, y = learner.initial_upper(stream(run.seed, "fedbio/initial")), np.zeros(learner.lower_size)
+            objective = learner
         tasks.append(Given(objective, x, y))
     some, settings = train.parties_per_round, settings_of(train)
     trained = train_here(tasks, settings, train.rounds, sampled=some, seed=run.seed, names=HOSPITALS)

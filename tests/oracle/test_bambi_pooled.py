@@ -13,6 +13,7 @@ from parley.numerics.losses import Softmax, Squared
 from parley.party.bambi.lower_system import IllConditioned
 from parley.party.bambi.models import build_model
 from parley.party.bambi.role import BambiRole
+from parley.privacy.release import OutcomeGate
 from parley.protocols.bambi.codec import PROTOCOL
 from parley.protocols.bambi.settings import BambiSpec
 from parley.simulation import Simulation
@@ -79,7 +80,7 @@ class Prefetching(BambiRole):
 
 def train(problem, blocks, role=BambiRole):
     """The parties' states at the end."""
-    program = BambiProgram(problem, is_paid=lambda _: True)
+    program = BambiProgram(problem, OutcomeGate(lambda _: True))
     return Simulation(PROTOCOL, program, [role(block) for block in blocks]).run().states
 
 

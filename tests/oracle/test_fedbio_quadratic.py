@@ -71,8 +71,8 @@ def test_a_radius_below_the_local_solutions_biases_the_run():
     radius = 1.05 * float(np.linalg.norm(global_u))
     assert radius < max(np.linalg.norm(u) for u in local_u)
     wide, tight = train(CLIENTS, STEPS, 1500), train(CLIENTS, replace(STEPS, radius=radius), 1500)
-    assert not any(state.projections for state in wide.states.values())
-    assert any(state.projections for state in tight.states.values())
+    assert not any(state.projections for state in wide.states)
+    assert any(state.projections for state in tight.states)
     assert distance(wide) <= 1e-8
     assert distance(tight) > 0.01
 
@@ -95,6 +95,6 @@ def test_with_one_local_step_only_the_truncated_series_stands_between_local_runs
 
 def test_all_parties_end_with_the_average():
     outcome = train(CLIENTS, replace(FIVE, accelerated=True), 50)
-    for state in outcome.states.values():
+    for state in outcome.states:
         np.testing.assert_array_equal(state.variables.x, outcome.averages.variables[:UPPER])
         np.testing.assert_array_equal(state.variables.y, outcome.averages.variables[UPPER : UPPER + LOWER])

@@ -1,5 +1,7 @@
 """Averages with recovery against means in the clear, over exactly the parties whose vectors were used."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -37,7 +39,7 @@ def pooled(directory, used, text=SPEC):
     for index, name in enumerate(NAMES):
         store = tables_of(directory, name)
         opened = Opened(spec, index, "run-1", "s-1", store.load("records"), store)
-        role = ALGORITHM.role(Begun(opened, [0] * len(NAMES), 2, None, None))
+        role: Any = ALGORITHM.role(Begun(opened, [0] * len(NAMES), 2, None, None))
         roles[index] = fedbio.Party(settings_of(train), role._task.objective)
         states[index] = role.begin(None).inner
     mean, variables = None, None

@@ -179,6 +179,7 @@ def _predict(spec: RunSpec, models: Sequence[SavedModel], classes: tuple[str, ..
         states, gate = [role.begin(None) for role in roles], OutcomeGate(lambda _: False)  # no label is in an ask
         exchange = Exchange(party.protocol, predictor.form, gate, roles, states)
         total = finished(exchange.ask(predictor.ask(0, len(tables[0]))))
+    assert total is not None  # noqa: S101 (rows are summed)
     return predictor.scores(total)
 
 

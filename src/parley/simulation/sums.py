@@ -47,7 +47,7 @@ class ClearSums:
 
     def open(self, addends: Sequence[Addend], participants: Sequence[int]) -> Vector:  # noqa: ARG002 (as they came)
         """Their sum."""
-        total: Vector = np.sum([addend.clear for addend in addends], axis=0)
+        total: Vector = np.sum([np.asarray(addend.clear) for addend in addends], axis=0)
         return total
 
 

@@ -53,8 +53,12 @@ def begun(store, text=SPEC):
     return Begun(opened(store, text), [0] * 4, 2, None, None)
 
 
+def role_of(begun) -> Any:
+    return ALGORITHM.role(begun)
+
+
 def test_a_party_sums_with_exactly_the_parties_that_the_seed_draws(store):
-    role = ALGORITHM.role(begun(store, SPEC.replace("rounds: 4", "rounds: 4\n  parties_per_round: 2")))
+    role = role_of(begun(store, SPEC.replace("rounds: 4", "rounds: 4\n  parties_per_round: 2")))
     k = next(k for k in range(20) if 1 in participants(4, k, 4, 2))
     drawn = participants(4, k, 4, 2)
     mean = None if k == 0 else np.zeros(4 * 6)
@@ -67,26 +71,26 @@ def test_a_party_sums_with_exactly_the_parties_that_the_seed_draws(store):
 
 
 def test_evaluations_and_checkpoints_are_for_everyone(store):
-    role = ALGORITHM.role(begun(store, SPEC.replace("rounds: 4", "rounds: 4\n  parties_per_round: 2")))
+    role = role_of(begun(store, SPEC.replace("rounds: 4", "rounds: 4\n  parties_per_round: 2")))
     assert role.plan(role.begin(None), AveragingRound("checkpoint", 1, (0, 1, 2, 3))).checkpoint == 1
     with pytest.raises(ParticipantsRefused):
         role.plan(role.begin(None), AveragingRound("evaluate", 0, (0, 1)))
 
 
 def test_a_checkpoint_brings_the_same_state_back(store):
-    role = ALGORITHM.role(begun(store))
+    role = role_of(begun(store))
     everyone = (0, 1, 2, 3)
     state = role.plan(role.begin(None), AveragingRound("variables", 0, everyone)).state
     state = role.plan(state, AveragingRound("momenta", 0, everyone, np.zeros(12))).state
     state = role.plan(state, AveragingRound("checkpoint", 1, everyone)).state
-    again = ALGORITHM.role(begun(store)).begin(role.tensors(state))
+    again = role_of(begun(store)).begin(role.tensors(state))
     assert again.done == 1
     following = AveragingRound("variables", 1, everyone, np.full(12, 0.1))
     np.testing.assert_array_equal(role.plan(state, following).draft, role.plan(again, following).draft)
 
 
 def test_checked_rows_are_read_under_the_scaling_of_the_records(store):
-    objective: Any = ALGORITHM.role(begun(store))._task.objective
+    objective: Any = role_of(begun(store))._task.objective
     table = store.load("records")
     raw = np.array([[i / 10, -i] for i in range(6)], dtype=float)
     expected = (raw - table.scaling.mean) / table.scaling.std
@@ -94,7 +98,7 @@ def test_checked_rows_are_read_under_the_scaling_of_the_records(store):
 
 
 def test_labels_follow_their_ids_into_every_table(store):
-    objective: Any = ALGORITHM.role(begun(store))._task.objective
+    objective: Any = role_of(begun(store))._task.objective
     np.testing.assert_array_equal(objective.wrong, np.zeros(20, dtype=bool))
 
 
@@ -107,7 +111,7 @@ def test_a_saved_model_predicts_at_home():
 
 
 def test_a_share_of_the_rows_can_be_the_checked_ones(store):
-    role = ALGORITHM.role(begun(store, SPEC.replace("checked: checked", "checked: 0.2")))
+    role = role_of(begun(store, SPEC.replace("checked: checked", "checked: 0.2")))
     objective = role._task.objective
     assert (objective.lower_rows, objective.upper_rows) == (16, 4)
     ranked = role.reports(role.begin(None))[SUSPECTS].decode().splitlines()
