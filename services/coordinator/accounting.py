@@ -60,6 +60,9 @@ class UnwrittenFigures:
     def __init__(self) -> None:
         self._newest: dict[str, tuple[int, float]] = {}
 
+    def __bool__(self) -> bool:
+        return bool(self._newest)
+
     def add(self, report: Report) -> None:
         """Note what an iteration measured."""
         self._newest |= {name: (report.k, value) for name, value in report.metrics.items()}

@@ -1,6 +1,7 @@
 """Driving a run: sessions, rounds, checkpoints, waiting for lost parties, and how it ends."""
 
 import asyncio
+import functools
 import logging
 import time
 from collections.abc import Callable
@@ -37,6 +38,8 @@ PROGRESS_SECONDS = 0.5
 """Progress events are written no more often than this; evaluations always are."""
 STORAGE_SECONDS = 2.0
 """Between two tries to note how a run ended."""
+ANSWERS = 8
+"""Questions of parties that are answered at once."""
 STOP_SECONDS = 2.0
 """How long a run that is stopped waits for its database to take the last figures."""
 
@@ -60,6 +63,7 @@ class RunDriver:
         self._spec = parse_spec(record.spec_yaml)
         self._worker = ThreadPoolExecutor(max_workers=1, thread_name_prefix=f"run-{record.run_id}")
         self._work = AdaptiveExecutor(self._worker)
+        self._answering = ThreadPoolExecutor(ANSWERS, thread_name_prefix=f"answers-{record.run_id}")
         self._step, self._written = record.checkpoint, 0.0
         self._figures, self.tally = UnwrittenFigures(), WorkTally(record.totals)
         self._reports: list[Report] = []
@@ -86,7 +90,9 @@ class RunDriver:
         if session is None or party not in session.names or not isinstance(program, AnsweringProgram):
             raise MessageInvalid(f"{party} cannot ask questions in this session")
         try:
-            return await asyncio.to_thread(program.answer, session.names.index(party), question, blobs)
+            # In threads of the run: one that waits for the ledger's database takes none from anything else.
+            asked = functools.partial(program.answer, session.names.index(party), question, blobs)
+            return await asyncio.get_running_loop().run_in_executor(self._answering, asked)
         except BudgetExhausted as refusal:
             self._refusal = refusal
             raise
@@ -127,6 +133,7 @@ class RunDriver:
             if self._session is not None:
                 await self._session.close()
             self._worker.shutdown(wait=False)
+            self._answering.shutdown(wait=False)
 
     async def _end(self, state: str, message: str, reason: str) -> None:
         """Note how the run ended, however long the database takes no writes: a run must not seem to go on for ever."""
@@ -262,11 +269,11 @@ class RunDriver:
 
     async def _flush(self) -> None:
         """Write what the label holder may see: evaluations always, progress now and then."""
-        if any(map(_is_evaluation, self._reports)) or time.monotonic() - self._written >= PROGRESS_SECONDS:
+        evaluated = any(map(_is_evaluation, self._reports))
+        self._collect()
+        if evaluated or (self._figures and time.monotonic() - self._written >= PROGRESS_SECONDS):
             await self._write_figures()
             await self._note_privacy()
-        else:
-            self._collect()
 
     def _collect(self) -> None:
         for report in self._reports:

@@ -61,12 +61,13 @@ def away(server, seconds):
         returning.join()
 
 
-def test_a_run_outlives_a_server_that_is_away_for_seconds(client, local, postgres_server):
+@pytest.mark.parametrize("seconds", [4, pytest.param(60, marks=pytest.mark.slow)])
+def test_a_run_outlives_a_server_that_is_away_for_seconds(client, local, postgres_server, seconds):
     off = {"privacy__labels": {"mechanism": "off"}}
     undisturbed = client.start(spec(train__upper__steps=60, checkpoint_every=10, evaluate_every=10, **off))
     undisturbed.result()
     run = long_run(client, **off)
-    with away(postgres_server, 4):
+    with away(postgres_server, seconds):
         pass
     run.result()
     assert run.message.attempt == 1, "nobody had to begin anew"
@@ -92,7 +93,8 @@ def test_a_server_that_restarts_between_two_runs_is_not_noticed(client, postgres
     assert client.start(spec()).result()["rounds"] > 0
 
 
-def test_a_frozen_server_makes_the_coordinator_deaf_to_nobody(client, local, postgres_server):
+@pytest.mark.parametrize("seconds", [2, pytest.param(60, marks=pytest.mark.slow)])
+def test_a_frozen_server_makes_the_coordinator_deaf_to_nobody(client, local, postgres_server, seconds):
     run = long_run(client)
     postgres_server.freeze()
     try:
@@ -106,7 +108,7 @@ def test_a_frozen_server_makes_the_coordinator_deaf_to_nobody(client, local, pos
             client.run(run.run_id)
         for _ in range(30):  # many who ask in vain take nothing from the others
             threading.Thread(target=_ask_in_vain, args=(client, run.run_id)).start()
-        time.sleep(2.0)
+        time.sleep(seconds)
         started = time.monotonic()
         assert client.check(spec()) == []
         assert time.monotonic() - started < 5
