@@ -161,6 +161,8 @@ class Plan:
     """What a gate has made already: the answer to a step of a sum that asks for no value."""
     checkpoint: int | None = None
     """Write the new state as this checkpoint before acknowledging."""
+    earlier_checkpoint: int | None = None
+    """Write it as this one too: parties that were lost meanwhile may have no newer one to begin from."""
     finished: bool = False
     """Save the model before acknowledging."""
 

@@ -156,6 +156,8 @@ class AsynchronousRole(AsysqnRole):
     _loop: UpdateLoop
     _checkpoint: int
     """The last checkpoint that was asked for."""
+    _committed: int
+    """The last one that every party has written: only then is anything else asked for."""
 
     def __init__(self, begun: Begun) -> None:
         super().__init__(begun)
@@ -165,13 +167,14 @@ class AsynchronousRole(AsysqnRole):
     def begin(self, checkpoint: Mapping[str, Tensor] | None) -> LoopState:
         """Make the loop: the party answers from now on, and steps from `Start` on."""
         state = super().begin(checkpoint)
-        self._loop, self._checkpoint = self._make_loop(state), state.k
+        self._loop = self._make_loop(state)
+        self._checkpoint = self._committed = state.k
         return state
 
     async def act(self, _: LoopState, instruction: Instruction) -> Plan:
         """Do what is asked beside the loop."""
         outcome, ask = instruction
-        loop = self._loop
+        loop, self._committed = self._loop, self._checkpoint
         loop.heard = now()
         _raise_failure(loop)
         if outcome is not None:
@@ -193,14 +196,16 @@ class AsynchronousRole(AsysqnRole):
         return Plan(loop.latest.loop_state, finished=isinstance(ask, Finish))
 
     async def stop(self, state: LoopState) -> Plan:
-        """Stop the loop and the answers to peers, and keep the newest state as the last checkpoint."""
-        loop, k = self._loop, self._checkpoint
+        """Stop the loop and the answers, and keep the newest state as the checkpoint that the run will resume from."""
+        loop, k, committed = self._loop, self._checkpoint, self._committed
         await loop.stop()
         await loop.answers.close()
         await self._hang_up()
         self._answering.shutdown(wait=False)
-        keeps = loop.has_started and loop.failure is None and k
-        return Plan(replace(loop.latest.loop_state, k=k), checkpoint=k) if keeps else Plan(state)
+        if not loop.has_started or loop.failure is not None or not k:
+            return Plan(state)
+        earlier = committed if 0 < committed < k else None
+        return Plan(replace(loop.latest.loop_state, k=k), checkpoint=k, earlier_checkpoint=earlier)
 
     def _make_loop(self, state: LoopState) -> UpdateLoop:
         begun, limits, latest = self._begun, self._spec.asynchrony, Latest(state)

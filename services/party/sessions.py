@@ -22,6 +22,7 @@ from parley.party.roles import (
     Recovery,
     Role,
     SavedModel,
+    scalar,
 )
 from parley.party.tree_sums import TreeSums
 from parley.privacy.aggregation import Pairwise, ring_of, trees_of
@@ -275,9 +276,10 @@ class Session:
             await self.peers.close()
 
     async def _keep(self, can: Capabilities, plan: Plan) -> None:
-        if plan.checkpoint is not None:
-            tensors = can.role.tensors(plan.state)
-            await self._compute(self.store.save_checkpoint, self.run_id, plan.checkpoint, tensors)
+        for k in (plan.earlier_checkpoint, plan.checkpoint):
+            if k is not None:
+                tensors = can.role.tensors(plan.state) | {"k": scalar(k)}
+                await self._compute(self.store.save_checkpoint, self.run_id, k, tensors)
         if plan.finished:
             await self._compute(self.store.save_model, self.run_id, can.role.model_tensors(plan.state))
             if can.reporting is not None:
