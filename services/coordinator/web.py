@@ -37,6 +37,7 @@ from parley.services.coordinator.registry_tables import EventRecord, RunRecord
 from parley.services.coordinator.reports import REPORT_SECONDS, entries_of, report_of
 from parley.services.coordinator.results import coefficients_of
 from parley.services.coordinator.runs import RunSupervisor
+from parley.services.coordinator.web_server import PageServer
 from parley.services.wire import metrics
 from parley.services.wire.configuration import ConfigInvalid
 from parley.services.wire.refusals import find
@@ -221,15 +222,6 @@ class WebRuns:
         )
 
 
-class _Server(uvicorn.Server):
-    """A server inside another service's process, which owns the signals."""
-
-    @contextlib.contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        """Leave the signals alone."""
-        yield
-
-
 @contextlib.asynccontextmanager
 async def web_page(config: CoordinatorConfig, runs: WebRuns) -> AsyncIterator[None]:
     """Serve the page beside the coordinator, if its configuration asks for it."""
@@ -253,7 +245,7 @@ async def web_page(config: CoordinatorConfig, runs: WebRuns) -> AsyncIterator[No
     opened = _listen(config.web)
     host, port = opened.getsockname()[:2]
     address = f"{'http' if config.web.insecure_http else 'https'}://{f'[{host}]' if ':' in host else host}:{port}"
-    server = _Server(settings)
+    server = PageServer(settings)
     serving = asyncio.create_task(server.serve(sockets=[opened]))
     (config.state / "web.address").write_text(address + "\n")
     logger.info("web page at %s, token in %s", address, token_file)
