@@ -118,7 +118,7 @@ class _Routes:
     """Each method answers one request."""
 
     def __init__(self, runs: RunAccess, access: Access) -> None:
-        self._desk, self._access = runs, access
+        self._runs, self._access = runs, access
 
     async def login(self, request: Request) -> Response:
         body = await _body(request, LARGEST_LOGIN)
@@ -143,55 +143,55 @@ class _Routes:
         return answer
 
     async def metrics(self, _: Request) -> Response:
-        content, kind = await self._desk.metrics()
+        content, kind = await self._runs.metrics()
         return Response(content, media_type=kind)
 
     async def runs(self, _: Request) -> Response:
-        runs = [asdict(run) for run in await self._desk.runs()]
+        runs = [asdict(run) for run in await self._runs.runs()]
         for run in runs:
             del run["spec_yaml"]
-        return _json({"runs": runs, "version": self._desk.version})
+        return _json({"runs": runs, "version": self._runs.version})
 
     async def run(self, request: Request) -> Response:
-        run = await self._desk.run(_run(request))
+        run = await self._runs.run(_run(request))
         return _json({**asdict(run), "tables": tables_of(run.spec_yaml)})
 
     async def parties(self, _: Request) -> Response:
-        return _json([asdict(party) for party in await self._desk.parties()])
+        return _json([asdict(party) for party in await self._runs.parties()])
 
     async def ledger(self, request: Request) -> Response:
-        return _json(asdict(await self._desk.ledger(_run(request))))
+        return _json(asdict(await self._runs.ledger(_run(request))))
 
     async def crossings(self, request: Request) -> Response:
-        run = await self._desk.run(_run(request))
+        run = await self._runs.run(_run(request))
         return _json([asdict(statement) for statement in crossings(run.spec_yaml)])
 
     async def coefficients(self, request: Request) -> Response:
-        return _json([asdict(each) for each in await self._desk.coefficients(_run(request))])
+        return _json([asdict(each) for each in await self._runs.coefficients(_run(request))])
 
     async def check(self, request: Request) -> Response:
         (spec,) = await _texts(request, "spec")
-        problems = await self._desk.check(spec)
+        problems = await self._runs.check(spec)
         return _json({"problems": [asdict(problem) for problem in problems]})
 
     async def start(self, request: Request) -> Response:
         spec, request_id = await _texts(request, "spec", "request_id")
-        return _json(asdict(await self._desk.start(request_id, spec)), 201)
+        return _json(asdict(await self._runs.start(request_id, spec)), 201)
 
     async def cancel(self, request: Request) -> Response:
-        return _json(asdict(await self._desk.cancel(_run(request))))
+        return _json(asdict(await self._runs.cancel(_run(request))))
 
     async def resume(self, request: Request) -> Response:
-        return _json(asdict(await self._desk.resume(_run(request))))
+        return _json(asdict(await self._runs.resume(_run(request))))
 
     async def events(self, request: Request) -> Response:
         last = request.headers.get("last-event-id") or request.query_params.get("after") or "0"
         after = int(last) if last.isdigit() else 0
-        run = await self._desk.run(_run(request))  # an unknown run is refused before the stream begins
+        run = await self._runs.run(_run(request))  # an unknown run is refused before the stream begins
 
         async def stream() -> AsyncIterator[str]:
             yield "retry: 2000\n\n"
-            async for event, now in self._desk.watch(run.run_id, after):
+            async for event, now in self._runs.watch(run.run_id, after):
                 facts = {key: value for key, value in asdict(now).items() if key != "spec_yaml"}
                 data = json.dumps(_finite({"event": asdict(event), "run": facts}), allow_nan=False)
                 yield f"id: {event.sequence}\nevent: run\ndata: {data}\n\n"
@@ -207,10 +207,10 @@ class _Routes:
         return _json(card, headers={"content-disposition": f'attachment; filename="{card["run"]["run_id"]}.json"'})
 
     async def _card(self, request: Request) -> dict[str, Any]:
-        run = await self._desk.run(_run(request))
-        events, ledger = await self._desk.events(run.run_id), await self._desk.ledger(run.run_id)
-        tuned = await self._desk.coefficients(run.run_id)
-        return make_card(run, events, ledger, await self._desk.parties(), self._desk.version, tuned)
+        run = await self._runs.run(_run(request))
+        events, ledger = await self._runs.events(run.run_id), await self._runs.ledger(run.run_id)
+        tuned = await self._runs.coefficients(run.run_id)
+        return make_card(run, events, ledger, await self._runs.parties(), self._runs.version, tuned)
 
 
 def _file(name: str) -> Callable[[Request], Awaitable[Response]]:

@@ -150,31 +150,31 @@ def _descriptors() -> FileDescriptorSet:
 def _proto(file: FileDescriptorProto) -> Iterator[str]:
     comments = {tuple(place.path): place.leading_comments for place in file.source_code_info.location}
 
-    def said(*path: int) -> str:
+    def comment_on(*path: int) -> str:
         return " ".join(comments.get(path, "").split())
 
     yield from [f"## {file.package}", "", f"`{file.name}`", ""]
     for s, service in enumerate(file.service):
-        yield from [f"### {service.name}", "", said(_SERVICES, s), "", "| RPC | | |", "|---|---|---|"]
+        yield from [f"### {service.name}", "", comment_on(_SERVICES, s), "", "| RPC | | |", "|---|---|---|"]
         for m, method in enumerate(service.method):
-            asked, told = _short(method.input_type), _short(method.output_type)
+            asked, answered = _short(method.input_type), _short(method.output_type)
             asked = f"stream {asked}" if method.client_streaming else asked
-            told = f"stream {told}" if method.server_streaming else told
-            yield f"| `{method.name}` | `{asked}` → `{told}` | {_cell(said(_SERVICES, s, _FIELDS, m))} |"
+            answered = f"stream {answered}" if method.server_streaming else answered
+            yield f"| `{method.name}` | `{asked}` → `{answered}` | {_cell(comment_on(_SERVICES, s, _FIELDS, m))} |"
         yield ""
     for m, message in enumerate(file.message_type):
-        yield from [f"### {message.name}", "", said(_MESSAGES, m), ""]
+        yield from [f"### {message.name}", "", comment_on(_MESSAGES, m), ""]
         if message.field:
             yield from ["| field | type | |", "|---|---|---|"]
         for f, field in enumerate(message.field):
             kind = _short(field.type_name) if field.type_name else field.Type.Name(field.type)[5:].lower()
             kind = f"repeated {kind}" if field.label == field.LABEL_REPEATED else kind
-            yield f"| `{field.name}` = {field.number} | {kind} | {_cell(said(_MESSAGES, m, _FIELDS, f))} |"
+            yield f"| `{field.name}` = {field.number} | {kind} | {_cell(comment_on(_MESSAGES, m, _FIELDS, f))} |"
         yield ""
     for e, enum in enumerate(file.enum_type):
-        yield from [f"### {enum.name}", "", said(_ENUMS, e), "", "| value | |", "|---|---|"]
+        yield from [f"### {enum.name}", "", comment_on(_ENUMS, e), "", "| value | |", "|---|---|"]
         for v, value in enumerate(enum.value):
-            yield f"| `{value.name}` = {value.number} | {_cell(said(_ENUMS, e, _FIELDS, v))} |"
+            yield f"| `{value.name}` = {value.number} | {_cell(comment_on(_ENUMS, e, _FIELDS, v))} |"
         yield ""
 
 

@@ -23,7 +23,7 @@ class Coefficient:
 
 
 @dataclass(frozen=True)
-class ToldCoefficients:
+class SharedCoefficients:
     """Those that may leave."""
 
     coefficients: tuple[Coefficient, ...]
@@ -31,11 +31,11 @@ class ToldCoefficients:
     """Why there are fewer than the party has; empty if these are all."""
 
 
-def told(party: str, found: Sequence[Coefficient], sharing: Sharing) -> ToldCoefficients:
+def shared(party: str, found: Sequence[Coefficient], sharing: Sharing) -> SharedCoefficients:
     """What `party` lets leave of what it has."""
     by_column = any(coefficient.column for coefficient in found)
     if found and sharing == "nothing":
-        return ToldCoefficients((), f"{party} keeps its coefficients to itself, by its policy")
+        return SharedCoefficients((), f"{party} keeps its coefficients to itself, by its policy")
     if by_column and sharing != "columns":
-        return ToldCoefficients((), f"{party} keeps the coefficients of its columns to itself, by its policy")
-    return ToldCoefficients(tuple(Coefficient(one.column, float(f"{one.value:.{DIGITS}g}")) for one in found))
+        return SharedCoefficients((), f"{party} keeps the coefficients of its columns to itself, by its policy")
+    return SharedCoefficients(tuple(Coefficient(one.column, float(f"{one.value:.{DIGITS}g}")) for one in found))

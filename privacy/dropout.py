@@ -238,16 +238,16 @@ def unmask(
     if not survivors <= keys.participants:
         raise NotAParticipant(f"answers from {sorted(survivors - keys.participants)}, who are not in this round")
     _check_enough(survivors, keys.threshold)
-    told = {disclosure.holder: disclosure for disclosure in disclosures}
+    by_holder = {disclosure.holder: disclosure for disclosure in disclosures}
     answers = iter(masked.values())
     total = ring.checked(next(answers)).copy()
     for answer in answers:
         total += ring.checked(answer)
     for party in sorted(survivors):
-        seed = _recover(party, {h: d.seed_shares for h, d in told.items()}, keys.threshold)
+        seed = _recover(party, {h: d.seed_shares for h, d in by_holder.items()}, keys.threshold)
         MaskStream(seed).add(total, keys.round_id, ring, subtract=True)
     for dropped in sorted(keys.participants - survivors):
-        key = SessionKey(_recover(dropped, {h: d.key_shares for h, d in told.items()}, keys.threshold))
+        key = SessionKey(_recover(dropped, {h: d.key_shares for h, d in by_holder.items()}, keys.threshold))
         if key.public_bytes != keys.public_keys[dropped]:
             raise SharesInconsistent(f"the shares of party {dropped}'s key do not give its key: some share is wrong")
         for survivor in sorted(survivors):

@@ -87,9 +87,9 @@ class PairwiseMasker:
             )
         if self._index not in participants:
             raise NotAParticipant(f"party {self._index} is not among the participants {sorted(participants)}")
-        strangers = sorted(participants - {self._index} - self._streams.keys())
-        if strangers:
-            raise NotAParticipant(f"no key was agreed with parties {strangers}: exchange keys before the round")
+        unknown = sorted(participants - {self._index} - self._streams.keys())
+        if unknown:
+            raise NotAParticipant(f"no key was agreed with parties {unknown}: exchange keys before the round")
         if len(participants) < self._minimum:
             raise TooFewParties(
                 f"a sum of {len(participants)} parties is below this party's minimum of {self._minimum}: "

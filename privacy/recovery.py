@@ -27,7 +27,7 @@ class StepUnexpected(ValueError):
 
 
 class RoundKeyReplaced(KeyRejected):
-    """The list of round keys holds another key than the one that this party told."""
+    """The list of round keys holds another key than the one that this party announced."""
 
 
 @dataclass(frozen=True)
@@ -126,10 +126,10 @@ class RecoverableSums:
         if self._drawn is None:
             raise StepUnexpected("no round key of this party is waiting for a sum: ask for one first")
         if ask.public_keys.get(self._index) != self._drawn.round_key.public_bytes:
-            raise RoundKeyReplaced(f"the round key of {self._names[self._index]} is not the one that it told")
-        strangers = sorted(ask.public_keys.keys() - self._names.keys())
-        if strangers:
-            raise NotAParticipant(f"parties {strangers} are not in this run")
+            raise RoundKeyReplaced(f"the round key of {self._names[self._index]} is not the one that it announced")
+        unknown = sorted(ask.public_keys.keys() - self._names.keys())
+        if unknown:
+            raise NotAParticipant(f"parties {unknown} are not in this run")
         needed = self._needed(len(ask.public_keys))
         if needed > len(ask.public_keys):
             raise TooFewParties(f"a sum over {len(ask.public_keys)} parties could not be opened: {needed} must be left")

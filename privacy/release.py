@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from parley.numerics.arrays import Array, Vector
 from parley.numerics.push_sum import Mass, RunningTotal
 from parley.privacy.accounting import PureRelease, RecordCounts, Unprotected
-from parley.privacy.coefficients import Coefficient, Sharing, ToldCoefficients, told
+from parley.privacy.coefficients import Coefficient, SharedCoefficients, Sharing, shared
 from parley.privacy.laplace_noise import rounding_loss
 from parley.privacy.ldp_accounting import LdpPlan, losses
 from parley.privacy.ldp_states import NoisedState, StateDraft, noise_draft
@@ -112,9 +112,9 @@ class CoefficientGate:
     def __init__(self, party: str, sharing: Sharing) -> None:
         self._party, self._sharing = party, sharing
 
-    def release(self, found: Sequence[Coefficient]) -> Release[ToldCoefficients]:
+    def release(self, found: Sequence[Coefficient]) -> Release[SharedCoefficients]:
         """Round those that may leave, and keep the others."""
-        return Release(told(self._party, found, self._sharing), _SEAL)
+        return Release(shared(self._party, found, self._sharing), _SEAL)
 
 
 class RecoveryGate:

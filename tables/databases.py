@@ -185,6 +185,6 @@ def _refuse_duplicates(source: SqlSource, names: Sequence[str]) -> None:
 
 def _cause(failure: Exception, source: SqlSource) -> str:
     """What the driver said, on one line; SQLAlchemy's own text would add the statement and its parameters."""
-    said = " ".join(str(getattr(failure, "orig", None) or type(failure).__name__).split())[:200]
+    text = " ".join(str(getattr(failure, "orig", None) or type(failure).__name__).split())[:200]
     secret = _password(source)
-    return said.replace(secret, "***") if secret else said
+    return text.replace(secret, "***") if secret else text

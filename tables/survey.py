@@ -33,7 +33,7 @@ BLOCK_BYTES = 4 << 20
 BATCH_ROWS = 1 << 16
 _COLUMN = re.compile(r"In CSV column #(\d+)")
 Progress = Callable[[float], None]
-"""Hears which share of the table has been read."""
+"""Is called with the share of the table that has been read."""
 
 
 @dataclass(frozen=True)
@@ -91,14 +91,14 @@ class _Tally:
         return [name for name in self.names if name != self.identity and name not in self._others]
 
     def add(self, columns: dict[str, Any], rows: int) -> None:
-        """Look at some rows."""
+        """Take some rows into account."""
         self._rows += rows
         if self.identity in columns:
             self._ids.append(columns[self.identity])
         for name in self.features:
-            self._look(name, columns[name])
+            self._inspect(name, columns[name])
 
-    def _look(self, name: str, column: Any) -> None:
+    def _inspect(self, name: str, column: Any) -> None:
         if not _is_numeric(column.type):
             self._words.add(name)
             blank = column.null_count

@@ -37,9 +37,9 @@ class HgpProgram(Clock):
     def rounds(self, done: int, observe: Observer) -> Rounds:
         """Every stretch of the run from outer iteration `done` on."""
         for k in range(done, self._train.outer.steps):
-            yield from self._stretches("train", k, self._train.inner_steps)
+            yield from self._step_ranges("train", k, self._train.inner_steps)
             if self._train.has_hyper:
-                yield from self._stretches("hyper_gradient", k, self._train.hyper_steps)
+                yield from self._step_ranges("hyper_gradient", k, self._train.hyper_steps)
             last, reported = k + 1 == self._train.outer.steps, self.traffic()
             if last or due(k + 1, self._spec.evaluate_every):
                 reported |= self._read((yield StepRange("evaluate", k)))
@@ -48,7 +48,7 @@ class HgpProgram(Clock):
                 yield StepRange("checkpoint", k + 1)
         yield self.finish
 
-    def _stretches(self, phase: Phase, k: int, steps: int) -> Iterator[StepRange]:
+    def _step_ranges(self, phase: Phase, k: int, steps: int) -> Iterator[StepRange]:
         for first in range(0, steps, self._train.stretch):
             yield StepRange(phase, k, first, min(first + self._train.stretch, steps))
 

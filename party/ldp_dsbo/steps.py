@@ -44,7 +44,7 @@ Vector = NDArray[np.float64]
 
 
 class NeighbourMissing(ValueError):
-    """A step came without the state of a neighbour, or with that of a stranger."""
+    """A step came without the state of a neighbour, or with that of a party that is no neighbour."""
 
 
 class StepMismatch(ValueError):

@@ -44,9 +44,9 @@ class NetworkSpec(Section):
 
     def check(self, parties: list[str]) -> None:
         """Refuse a network that these parties cannot make."""
-        strangers = sorted({name for step in self.edges for edge in step for name in edge} - set(parties))
-        if strangers:
-            raise ValueError(f"edges name {', '.join(strangers)}, who takes no part in the run")
+        unknown = sorted({name for step in self.edges for edge in step for name in edge} - set(parties))
+        if unknown:
+            raise ValueError(f"edges name {', '.join(unknown)}, who takes no part in the run")
         if self.kind == "regular" and (self.degree >= len(parties) or self.degree * len(parties) % 2):
             raise ValueError(
                 f"no {self.degree}-regular network has {len(parties)} members: choose a smaller degree, even if the "

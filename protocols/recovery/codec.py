@@ -47,8 +47,8 @@ def decode_step(message: pb.RecoveryStep) -> RecoveryStep:
         case "values":
             return AskValues(message.sum_id, _opened(message.values.shares))
         case "disclosure":
-            told = message.disclosure.survivors
-            return AskDisclosure(message.sum_id, frozenset(i for i in range(told.bit_length()) if told >> i & 1))
+            bits = message.disclosure.survivors
+            return AskDisclosure(message.sum_id, frozenset(i for i in range(bits.bit_length()) if bits >> i & 1))
     raise MessageInvalid("recovery: a step asks for a key, shares, values or a disclosure")
 
 
@@ -74,9 +74,11 @@ def decode_bundle(message: pb.ShareBundle) -> ShareBundle:
 
 def encode_settlement(release: Release[Settlement]) -> pb.Disclosure:
     """A survivor's disclosure."""
-    told = release.content.disclosure
+    shares = release.content.disclosure
     return pb.Disclosure(
-        seeds=_disclosed(told.seed_shares), keys=_disclosed(told.key_shares), next_key=release.content.next_key
+        seeds=_disclosed(shares.seed_shares),
+        keys=_disclosed(shares.key_shares),
+        next_key=release.content.next_key,
     )
 
 

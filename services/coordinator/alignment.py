@@ -99,108 +99,114 @@ class AlignmentRunner:
 
     def __init__(self, coordinator: str, state: Path, labels: dict[str, LabelConfig], fleet: Fleet) -> None:
         self._coordinator, self._labels, self._fleet = coordinator, labels, fleet
-        self._shelf = AlignmentStore(state)
+        self._alignments = AlignmentStore(state)
         self._turns: dict[str, asyncio.Lock] = {}
 
-    async def align(self, order: Order, tell: Callable[[Progress], None]) -> Result:
-        """Run one alignment; `tell` hears how far it is."""
+    async def align(self, order: Order, report: Callable[[Progress], None]) -> Result:
+        """Run one alignment; `report` is called with how far it is."""
         self._check(order)
         async with self._turns.setdefault(order.name, asyncio.Lock()):
-            if self._shelf.has(order.name):
+            if self._alignments.has(order.name):
                 raise AlignmentTaken(f"there is an alignment {order.name!r} already: choose another name")
-            tell(Progress("reading", 0, 0))
+            report(Progress("reading", 0, 0))
             own = await asyncio.to_thread(self._identities, order)
-            talks = [_Talk(party, self._fleet.bulk_channel(party)) for party, _ in order.parties]
+            streams = [_PartyStream(party, self._fleet.bulk_channel(party)) for party, _ in order.parties]
             try:
                 with Workers() as workers:
-                    return await self._intersect(order, own, talks, workers, tell)
+                    return await self._intersect(order, own, streams, workers, report)
             finally:
-                for talk in talks:
-                    await talk.close()
+                for stream in streams:
+                    await stream.close()
 
     async def _intersect(
         self,
         order: Order,
         own: Identities,
-        talks: Sequence["_Talk"],
+        streams: Sequence["_PartyStream"],
         workers: Workers,
-        tell: Callable[[Progress], None],
+        report: Callable[[Progress], None],
     ) -> Result:
         alignment_id, gate = secrets.token_hex(12), AlignmentGate()
-        opened = await self._open(order, alignment_id, len(own.ids), talks)
+        opened = await self._open(order, alignment_id, len(own.ids), streams)
         work = Intersection(
-            own.ids, alignment_id, {talk.party: answer.ids for talk, answer in zip(talks, opened, strict=True)}
+            own.ids, alignment_id, {stream.party: answer.ids for stream, answer in zip(streams, opened, strict=True)}
         )
-        await self._shuffle(talks, [answer.key for answer in opened])
+        await self._shuffle(streams, [answer.key for answer in opened])
         for first in range(0, len(own.ids), BATCH_IDS):
             last = min(first + BATCH_IDS, len(own.ids))
             points = await asyncio.to_thread(work.blinded, workers, first, last)
             message = encode_blinded(gate.release(points))
-            await _all(talk.send([message]) for talk in talks)
-            tell(Progress("blinding", last, len(own.ids)))
-        await self._compare(work, talks, workers, tell)
+            await _all(stream.send([message]) for stream in streams)
+            report(Progress("blinding", last, len(own.ids)))
+        await self._compare(work, streams, workers, report)
         matches = await asyncio.to_thread(work.matches)
-        tell(Progress("matching", 0, 0))
-        await _all(talk.send(encode_matches(gate.release(matches[talk.party]))) for talk in talks)
-        accepted = await _all(talk.expect("accepted") for talk in talks)
-        shares = {talk.party: answer.shuffle_share for talk, answer in zip(talks, accepted, strict=True)}
+        report(Progress("matching", 0, 0))
+        await _all(stream.send(encode_matches(gate.release(matches[stream.party]))) for stream in streams)
+        accepted = await _all(stream.expect("accepted") for stream in streams)
+        shares = {stream.party: answer.shuffle_share for stream, answer in zip(streams, accepted, strict=True)}
         common = await asyncio.to_thread(work.common, shares)
-        return await self._store(order, own, opened, common, talks)
+        return await self._store(order, own, opened, common, streams)
 
-    async def _open(self, order: Order, alignment_id: str, ids: int, talks: Sequence["_Talk"]) -> Sequence[pb.Opened]:
+    async def _open(
+        self, order: Order, alignment_id: str, ids: int, streams: Sequence["_PartyStream"]
+    ) -> Sequence[pb.Opened]:
         tables = dict(order.parties)
 
-        async def open_(talk: _Talk) -> pb.Opened:
+        async def open_(stream: _PartyStream) -> pb.Opened:
             request = pb.Open(
                 alignment_id=alignment_id,
                 name=order.name,
-                table=tables[talk.party],
+                table=tables[stream.party],
                 parties=list(tables),
                 coordinator_ids=ids,
                 duplicates=encode_duplicates(order.duplicates),
                 version=VERSION,
             )
-            await talk.send([pb.IntersectRequest(open=request)])
-            opened: pb.Opened = await talk.expect("opened")
+            await stream.send([pb.IntersectRequest(open=request)])
+            opened: pb.Opened = await stream.expect("opened")
             if not 0 < opened.ids <= MOST_IDS:
-                raise PartyRefused(talk.party, "MESSAGE_INVALID", f"{opened.ids} ids cannot be aligned")
+                raise PartyRefused(stream.party, "MESSAGE_INVALID", f"{opened.ids} ids cannot be aligned")
             return opened
 
-        return await _all(open_(talk) for talk in talks)
+        return await _all(open_(stream) for stream in streams)
 
-    async def _shuffle(self, talks: Sequence["_Talk"], keys: Sequence[Any]) -> None:
+    async def _shuffle(self, streams: Sequence["_PartyStream"], keys: Sequence[Any]) -> None:
         begin = pb.IntersectRequest(begin=pb.Begin(keys=keys))
-        await _all(talk.send([begin]) for talk in talks)
-        begun = [list(answer.sealed_shares) for answer in await _all(talk.expect("begun") for talk in talks)]
-        for talk, shares in zip(talks, begun, strict=True):
-            if len(shares) != len(talks):
-                raise PartyRefused(talk.party, "MESSAGE_INVALID", "it sent no share of the shuffle for each party")
+        await _all(stream.send([begin]) for stream in streams)
+        begun = [list(answer.sealed_shares) for answer in await _all(stream.expect("begun") for stream in streams)]
+        for stream, shares in zip(streams, begun, strict=True):
+            if len(shares) != len(streams):
+                raise PartyRefused(stream.party, "MESSAGE_INVALID", "it sent no share of the shuffle for each party")
         await _all(
-            talk.send([pb.IntersectRequest(shuffle=pb.Shuffle(sealed_shares=[shares[index] for shares in begun]))])
-            for index, talk in enumerate(talks)
+            stream.send([pb.IntersectRequest(shuffle=pb.Shuffle(sealed_shares=[shares[index] for shares in begun]))])
+            for index, stream in enumerate(streams)
         )
 
     async def _compare(
-        self, work: Intersection, talks: Sequence["_Talk"], workers: Workers, tell: Callable[[Progress], None]
+        self,
+        work: Intersection,
+        streams: Sequence["_PartyStream"],
+        workers: Workers,
+        report: Callable[[Progress], None],
     ) -> None:
-        total, done = len(work.leader) * len(talks), 0
+        total, done = len(work.leader) * len(streams), 0
 
-        async def take(talk: _Talk) -> None:
+        async def take(stream: _PartyStream) -> None:
             nonlocal done
-            answer = work.answers[talk.party]
+            answer = work.answers[stream.party]
             try:
                 while answer.wants_points:
-                    points = (await talk.expect("evaluated_ids")).points
+                    points = (await stream.expect("evaluated_ids")).points
                     taken = await asyncio.to_thread(answer.take_points, work.leader, points, workers)
                     done += taken  # only now: other parties' batches were counted meanwhile
-                    tell(Progress("comparing", done, total))
+                    report(Progress("comparing", done, total))
                 while answer.wants_slots:
-                    part = await talk.expect("table_slots")
+                    part = await stream.expect("table_slots")
                     answer.take_slots(part.salt, part.slots)
             except (AnswerUnusable, PsiError, PointRefused) as error:
-                raise PartyRefused(talk.party, "MESSAGE_INVALID", f"its answer is unusable: {error}") from None
+                raise PartyRefused(stream.party, "MESSAGE_INVALID", f"its answer is unusable: {error}") from None
 
-        await _all(take(talk) for talk in talks)
+        await _all(take(stream) for stream in streams)
 
     async def _store(
         self,
@@ -208,7 +214,7 @@ class AlignmentRunner:
         own: Identities,
         opened: Sequence[pb.Opened],
         common: list[str],
-        talks: Sequence["_Talk"],
+        streams: Sequence["_PartyStream"],
     ) -> Result:
         parties = tuple(party for party, _ in order.parties)
         alignment = Alignment(
@@ -221,10 +227,10 @@ class AlignmentRunner:
             tuple(sorted(common)),
         )
         commit = pb.IntersectRequest(commit=pb.Commit(id_digest=bytes.fromhex(alignment.digest)))
-        await _all(talk.send([commit]) for talk in talks)
-        await _all(talk.expect("committed") for talk in talks)
+        await _all(stream.send([commit]) for stream in streams)
+        await _all(stream.expect("committed") for stream in streams)
         # Last: a name that is stored here is stored everywhere, and may be used again if it is not.
-        await asyncio.to_thread(self._shelf.save, alignment)
+        await asyncio.to_thread(self._alignments.save, alignment)
         tables = [
             HeldTable(self._coordinator, order.labels, own.total, own.missing, own.duplicates, len(own.ids)),
             *(
@@ -257,7 +263,7 @@ class AlignmentRunner:
         return found
 
 
-class _Talk:
+class _PartyStream:
     """The stream to one party; failures are told apart as lost or refused."""
 
     def __init__(self, party: str, channel: grpc.aio.Channel) -> None:

@@ -193,8 +193,8 @@ class RunDriver:
         self._step = done
         for name, answer in zip(session.names, session.opened, strict=True):
             opened = RunData(answer.rows, name, answer.features, answer.id_digest.hex())
-            told = f"{name}: {opened.rows} rows, {opened.columns} columns, ids sha256 {opened.id_sha256}"
-            await self._note(opened, told)
+            sentence = f"{name}: {opened.rows} rows, {opened.columns} columns, ids sha256 {opened.id_sha256}"
+            await self._note(opened, sentence)
             for warning in answer.warnings:
                 await self._note(RunParty(name, "warned", warning), f"{name} warns: {warning}")
         if self._spec.alignment is not None:

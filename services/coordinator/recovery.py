@@ -34,7 +34,7 @@ class SettledOtherwise(ValueError):
     """Parties disagree about a sum of an earlier attempt."""
 
 
-class Line(Protocol):
+class PartyStreams(Protocol):
     """A session's streams, as far as a round needs them."""
 
     def next_number(self) -> int:
@@ -43,7 +43,7 @@ class Line(Protocol):
     async def ask(self, messages: Mapping[int, Message], blobs: Blobs, read: Read) -> Mapping[int, Any]:
         """One round trip with some parties: their answers, or how they were lost. Refusals are raised."""
 
-    def hang_up(self, party: int) -> None:
+    def end_stream(self, party: int) -> None:
         """End the stream of a party."""
 
 
@@ -51,7 +51,7 @@ class Line(Protocol):
 class RecoverableRounds:
     """The rounds of one session: who has left, and whose round key is at hand."""
 
-    line: Line
+    streams: PartyStreams
     program: RecoverableProgram
     codec: RecoveryCodec
     opening: SumOpening
@@ -110,7 +110,7 @@ class RecoverableRounds:
     async def _ask(self, asked: RecoverableRound, steps: Mapping[int, RecoveryStep | None]) -> dict[int, Any]:
         """One round trip with the parties of `steps`; the answers of those who are not lost by it."""
         release = self.program.gate.release(asked)
-        instruction, blobs = self.program.encode(self.line.next_number(), release)
+        instruction, blobs = self.program.encode(self.streams.next_number(), release)
         messages = {party: _with_step(instruction, self._relay, step) for party, step in steps.items()}
 
         def read(party: int, message: Any, parts: Blobs) -> Any:
@@ -119,11 +119,11 @@ class RecoverableRounds:
                 return self.program.decode(message, parts, release)
             return self.codec.decode_step(message, step, party)
 
-        found = await self.line.ask(messages, blobs, read)
+        found = await self.streams.ask(messages, blobs, read)
         for party, answer in found.items():
             if isinstance(answer, PartyLost):
                 self.left[party] = answer
-                self.line.hang_up(party)
+                self.streams.end_stream(party)
         return {party: answer for party, answer in found.items() if party not in self.left}
 
     def _enough(self, asked: RecoverableRound) -> tuple[int, ...]:
@@ -149,10 +149,10 @@ class RecoverableRounds:
                 raise PartyRefused(name, "MESSAGE_INVALID", "its shares are not for the participants of the sum")
 
 
-def merge_settled(told: Iterable[Iterable[SettledSum]]) -> dict[SumName, int]:
+def merge_settled(reports: Iterable[Iterable[SettledSum]]) -> dict[SumName, int]:
     """What the parties know of sums that were opened before: of a sum, each tells the same or nothing."""
     found: dict[SumName, int] = {}
-    for phase, k, participants in itertools.chain.from_iterable(told):
+    for phase, k, participants in itertools.chain.from_iterable(reports):
         if found.setdefault((phase, k), participants) != participants:
             both = [list(members(bits)) for bits in (found[phase, k], participants)]
             raise SettledOtherwise(

@@ -84,7 +84,7 @@ class RunSupervisor:
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._drivers: dict[str, RunDriver] = {}
         self._starting: dict[str, tuple[asyncio.Lock, int]] = {}
-        self._news: dict[str, asyncio.Event] = {}
+        self._changes: dict[str, asyncio.Event] = {}
 
     async def start(self, request_id: str, spec_yaml: str) -> RunRecord:
         """Register and start a run; the same request starts it once."""
@@ -169,7 +169,7 @@ class RunSupervisor:
         if not (await self._registry.get(run_id)).ended:
             change = RunStateChange(totals=driver.tally.totals)
             await self._registry.change(run_id, change, "cancelled by a client", state="CANCELLED", reason="")
-        self._tell(run_id)
+        self._wake_watchers(run_id)
         return await self._registry.get(run_id)
 
     async def delete(self, run_id: str) -> None:
@@ -196,7 +196,7 @@ class RunSupervisor:
         record = await self._registry.get(run_id)  # an id that names no run leaves nothing behind
         while True:
             more = run_id in self._tasks or not record.ended
-            news = self._news.setdefault(run_id, asyncio.Event()) if more else asyncio.Event()
+            news = self._changes.setdefault(run_id, asyncio.Event()) if more else asyncio.Event()
             try:
                 record = await self._registry.get(run_id)
                 events = await self._registry.events(run_id, after)
@@ -260,7 +260,7 @@ class RunSupervisor:
                 logger.warning("the last figures of run %s are not written: %s", driver.run_id, failure)
 
     def _driver(self, record: RunRecord) -> RunDriver:
-        return RunDriver(record, self._registry, self._fleet, self._programs, changed=self._tell)
+        return RunDriver(record, self._registry, self._fleet, self._programs, changed=self._wake_watchers)
 
     def _launch(self, driver: RunDriver, session: Session | None) -> None:
         task = asyncio.create_task(driver.run(session))
@@ -270,13 +270,13 @@ class RunSupervisor:
     def _done(self, run_id: str, _: asyncio.Task[None]) -> None:
         self._tasks.pop(run_id, None)
         self._drivers.pop(run_id, None)
-        self._tell(run_id)
+        self._wake_watchers(run_id)
 
     def _check_room(self) -> None:
         active = len(self._tasks) + len(self._starting) - 1  # the one that asks has a place among those that start
         if active >= self._most_runs:
             raise TooManyRuns(f"{active} runs are active, the limit: wait, or raise `runs`")
 
-    def _tell(self, run_id: str) -> None:
-        """Wake whoever watches a run."""
-        self._news.pop(run_id, asyncio.Event()).set()
+    def _wake_watchers(self, run_id: str) -> None:
+        """Wake everyone who watches a run."""
+        self._changes.pop(run_id, asyncio.Event()).set()

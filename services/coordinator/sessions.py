@@ -215,9 +215,9 @@ class Session:
     def _late(self, index: int) -> PartyLost:
         return PartyLost(self.names[index], f"round {self.traffic.rounds} took more than {self.spec.round_seconds:g} s")
 
-    def hang_up(self, party: int) -> None:
+    def end_stream(self, party: int) -> None:
         """End the stream of a party that the session goes on without."""
-        self._streams[party].hang_up()
+        self._streams[party].end()
 
     def _method(self, party: str, name: str, request: Message) -> Callable[[], Awaitable[Any]]:
         return lambda: getattr(self.fleet.stub(party), name)(request)

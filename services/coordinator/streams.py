@@ -101,14 +101,14 @@ class PartyStream:
         else:
             self._next.set_result((trip, messages))
 
-    def hang_up(self) -> None:
+    def end(self) -> None:
         """End the stream: a party that has not answered is not listened to any more."""
         self._failure = self._failure or PartyLost(self._party, "its stream was ended")
         self._stream.cancel()
 
     async def close(self) -> None:
         """End the stream and its connection."""
-        self.hang_up()
+        self.end()
         self._task.cancel()
         await asyncio.wait([self._task])
         await self._channel.close()

@@ -51,7 +51,7 @@ from parley.tables.loading import id_digest
 AT_ONCE = 2
 """Alignments that a party serves at once."""
 SILENCE_SECONDS = 1800.0
-"""Longest wait for the coordinator's next word."""
+"""Longest wait for the coordinator's next message."""
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
 
 REFUSALS: Catalogue = {
@@ -91,7 +91,7 @@ class AlignmentServicer(pb_grpc.AlignmentServiceServicer):
     """What a coordinator may ask of this party to align rows."""
 
     def __init__(self, config: PartyConfig) -> None:
-        self._config, self._shelf = config, TableStore(config.tables)
+        self._config, self._tables = config, TableStore(config.tables)
         self._alignments = AlignmentStore(config.state)
         self._attempts = AttemptLog(self._alignments.directory)
         self._serving = 0
@@ -99,7 +99,7 @@ class AlignmentServicer(pb_grpc.AlignmentServiceServicer):
     async def Intersect(  # noqa: N802 (gRPC spells method names)
         self, request_iterator: AsyncIterator[pb.IntersectRequest], context: grpc.aio.ServicerContext
     ) -> AsyncIterator[pb.IntersectResponse]:
-        """One alignment, from first word to last."""
+        """One alignment, from the first message to the last."""
         caller = caller_of(context).name
         if caller not in self._config.policy.coordinators:
             raise NotAuthorised(f"{self._config.name}'s policy does not name coordinator {caller}")
@@ -212,7 +212,7 @@ class AlignmentServicer(pb_grpc.AlignmentServiceServicer):
     def _identities(self, request: Request) -> Identities:
         self._alignments.refuse_others(request.name, request.coordinator)
         self._check_rate(request, time.time())
-        texts = self._shelf.ids(request.table)
+        texts = self._tables.ids(request.table)
         found = identified(texts, request.duplicates, holder=self._config.name, table=request.table)
         if len(found.ids) > MOST_IDS:
             raise AlignmentRefused(f"table {request.table} has {len(found.ids)} ids; at most {MOST_IDS} are aligned")

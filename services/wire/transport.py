@@ -39,9 +39,9 @@ class PortTaken(OSError):
     """The address cannot be listened on."""
 
 
-def make_server(border: BoundaryInterceptor) -> grpc.aio.Server:
-    """A server whose every call passes the border."""
-    return grpc.aio.server(interceptors=[border], options=OPTIONS)
+def make_server(interceptor: BoundaryInterceptor) -> grpc.aio.Server:
+    """A server whose every call passes the interceptor."""
+    return grpc.aio.server(interceptors=[interceptor], options=OPTIONS)
 
 
 def listen(server: grpc.aio.Server, address: str, identity: Path) -> int:

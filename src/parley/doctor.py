@@ -1,4 +1,4 @@
-"""What `parley doctor` looks at on this host: the installation, certificates, ports, and how findings are told."""
+"""What `parley doctor` looks at on this host: the installation, certificates, ports, and how findings are reported."""
 
 import contextlib
 import importlib.util
@@ -58,7 +58,7 @@ def noticed(subject: str, table: Any) -> Check:
     return warning(subject, f"{table.rows} rows, {table.features} columns; {finding}", remedy)
 
 
-def told(subject: str, error: BaseException) -> Check:
+def from_error(subject: str, error: BaseException) -> Check:
     """An error whose own text says what is wrong and, behind the last full stop or colon, what to do."""
     text = " ".join(str(error).split()).rstrip(".")
     finding, _, remedy = text.rpartition(". " if ". " in text else ": ")
@@ -172,7 +172,7 @@ def certificate(subject: str, folder: Path, role: str | None = None, name: str |
     try:
         identity = load_identity(folder)
     except (CertificateError, OSError) as error:
-        return told(subject, error)
+        return from_error(subject, error)
     if role is not None and identity.peer.role != role:
         found = f"{folder} is for {identity.peer.role} {identity.peer.name}, not for a {role}"
         return broken(subject, found, f"name the folder of a {role} certificate, or issue one: parley certs issue")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from parley.configurations import is_coordinators
-from parley.doctor import Check, broken, certificate, noticed, ok, port, reaches, told, warning, writable
+from parley.doctor import Check, broken, certificate, from_error, noticed, ok, port, reaches, warning, writable
 from parley.services.wire.configuration import ConfigInvalid, load_config
 from parley.services.wire.table_sources import TableSource
 from parley.tables.errors import TableError
@@ -25,7 +25,7 @@ def configuration(path: Path) -> Iterator[Check]:
 
 def _mistakes(invalid: ConfigInvalid) -> Iterator[Check]:
     for mistake in invalid.mistakes:
-        yield told("configuration", ValueError(mistake))
+        yield from_error("configuration", ValueError(mistake))
 
 
 def _party(path: Path) -> Iterator[Check]:
@@ -102,7 +102,7 @@ def _table(config: "PartyConfig", name: str) -> Check:
         if declared is not None:  # a run fits on its training rows; all rows show what can go wrong
             table = apply(fit(declared, table, np.arange(len(table))), table)
     except TableError as error:
-        return told(subject, error)
+        return from_error(subject, error)
     entry = config.tables[name]
     if entry.label is not None:
         labels = _labels(subject, entry, entry.label, entry.id, entry.label_path)
@@ -127,7 +127,7 @@ def _labels(name: str, source: TableSource, column: str, id_column: str | None, 
             path or source.source, column, None if path else source.format, id_column, delimiter=source.delimiter
         )
     except TableError as error:
-        return told(subject, error)
+        return from_error(subject, error)
     many = len(labels.classes) > max(100, len(labels) // 2)
     kinds = "numbers" if many else f"{len(labels.classes)} classes"
     return ok(subject, f"{len(labels)} labels, {kinds}; ids sha256 {_digest(labels)}")

@@ -14,7 +14,7 @@ from cryptography.hazmat.primitives.serialization import Encoding
 
 from parley.client import RequestRefused, connect
 from parley.contracts.run.v1 import run_service_pb2
-from parley.doctor import REACH_SECONDS, Check, broken, certificate, expiry, noticed, ok, reaches, told, warning
+from parley.doctor import REACH_SECONDS, Check, broken, certificate, expiry, from_error, noticed, ok, reaches, warning
 from parley.services.wire.certificates import Identity, PeerRefused, load_identity, peer_identity, tls_name
 from parley.services.wire.version import VERSION
 
@@ -44,7 +44,7 @@ def federation(address: str, identity: Path, coordinator: str) -> Iterator[Check
         try:
             answer = client.call("ListParties", run_service_pb2.ListPartiesRequest())
         except RequestRefused as refusal:
-            yield told("coordinator", refusal)
+            yield from_error("coordinator", refusal)
             return
         yield _version("coordinator version", answer.version)
         yield _skew("coordinator clock", _between(answer.clock_seconds, started, time.time()))

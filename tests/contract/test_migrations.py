@@ -167,10 +167,10 @@ def test_a_newer_database_is_refused_and_not_touched(engine, url, history):
     Registry(engine)
     set_revision(engine, history, "0815")
     before = contents(engine)
-    told = rf"newer Parley: its {history.name} has revision 0815.* up to {history.newest}\. Install .* nothing was"
-    with pytest.raises(DatabaseRefused, match=told):
+    message = rf"newer Parley: its {history.name} has revision 0815.* up to {history.newest}\. Install .* nothing was"
+    with pytest.raises(DatabaseRefused, match=message):
         upgrade(engine, history)
-    with pytest.raises(DatabaseRefused, match=told):
+    with pytest.raises(DatabaseRefused, match=message):
         (Registry(engine), open_ledger(url))
     assert contents(engine) == before
 

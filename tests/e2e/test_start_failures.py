@@ -28,9 +28,9 @@ def test_a_port_that_another_program_holds_is_named_with_a_way_out(composition):
     with socket.socket() as other:
         other.bind(("127.0.0.1", composition.port))
         other.listen()
-        said = failure(composition)
-    assert f"port {composition.port} of this host is taken by another program" in said
-    assert f"PARLEY_PORT={composition.port + 1}" in said
+        printed = failure(composition)
+    assert f"port {composition.port} of this host is taken by another program" in printed
+    assert f"PARLEY_PORT={composition.port + 1}" in printed
 
 
 def test_a_volume_that_cannot_be_written_is_named_with_a_way_out(composition):
@@ -39,17 +39,17 @@ def test_a_volume_that_cannot_be_written_is_named_with_a_way_out(composition):
     composition.checked("create", "bank")
     volume, image = f"{composition.project}_bank-state:/state", f"parley/party:{TAG}"
     output("docker", "run", "--rm", "--user", "0", "-v", volume, "--entrypoint", "sh", image, "-c", spoil)
-    said = failure(composition, "bank")
-    assert "the state directory /state cannot be written by uid 10001" in said
-    assert "chown -R 10001" in said
+    printed = failure(composition, "bank")
+    assert "the state directory /state cannot be written by uid 10001" in printed
+    assert "chown -R 10001" in printed
 
 
 def test_an_expired_certificate_is_named_with_a_way_out(composition):
     composition.checked("run", "--rm", "-T", "certificates")
     composition.checked("run", "--rm", "-T", "--entrypoint", "python", "certificates", "-c", EXPIRE)
-    said = failure(composition)
-    assert "/federation/bank/certificate.pem expired on" in said
-    assert "docker compose run --rm certificates --renew" in said
+    printed = failure(composition)
+    assert "/federation/bank/certificate.pem expired on" in printed
+    assert "docker compose run --rm certificates --renew" in printed
     alone = composition.compose("run", "--rm", "-T", "--no-deps", "bank")
     assert alone.returncode == 2
     assert "/certificates/certificate.pem expired on" in alone.stderr.decode()

@@ -1,8 +1,8 @@
 """Services that start in a moment: one process loads the libraries, and every service is a fork of it.
 
 Most of a service's start is the loading of libraries (three seconds of a core). A campaign of hundreds of kills would
-be spent on that. Here a nursery loads what does not speak gRPC, then forks on demand; the child becomes a process of
-its own, reads its configuration and runs the product's module like any other, and dies by kill -9 like any other.
+be spent on that. Here a fork server loads what does not speak gRPC, then forks on demand; the child becomes a process
+of its own, reads its configuration and runs the product's module like any other, and dies by kill -9 like any other.
 """
 
 import contextlib
@@ -57,14 +57,14 @@ class ForkServer:
         return Service(int(self._process.stdout.readline()))
 
     def close(self) -> None:
-        """End the nursery."""
+        """End the fork server."""
         assert self._process.stdin is not None
         self._process.stdin.close()
         self._process.wait(10)
 
 
 class Service:
-    """A forked service, with as much of Popen as a federation uses; its exit status is nobody's but the nursery's."""
+    """A forked service, with as much of Popen as a federation uses; only the fork server gets its exit status."""
 
     def __init__(self, pid: int) -> None:
         self.pid = pid
@@ -105,7 +105,7 @@ def _serve() -> None:
             _become(order)
         sys.stdout.write(f"{pid}\n")
         sys.stdout.flush()
-    os.killpg(0, signal.SIGKILL)  # whoever is left goes with its nursery
+    os.killpg(0, signal.SIGKILL)  # services that are left end with their fork server
 
 
 def _become(order: Mapping[str, str | list[str]]) -> None:

@@ -41,8 +41,8 @@ CONTROLS = ("implicit, pairwise, once", "ldp-dsbo")
 def fuzz_campaign(directory: Path, messages: int, seed: int) -> Tally:
     """Send `messages` random or changed messages; then nothing may have changed, and a run still completes."""
     tally = Tally("service fuzzing")
-    with contextlib.closing(ForkServer()) as nursery:
-        federation = make_federation(directory / "federation", directory / "data", nursery)
+    with contextlib.closing(ForkServer()) as fork_server:
+        federation = make_federation(directory / "federation", directory / "data", fork_server)
         with federation, federation.connect() as client:
             controls = [client.start(spec_of(case), f"control {case}") for case in CONTROLS]
             for control in controls:
@@ -58,9 +58,9 @@ def fuzz_campaign(directory: Path, messages: int, seed: int) -> Tally:
                     tally.fail(f"{name} ended")
             if [remains_of(federation, client, control.run_id) for control in controls] != before:
                 tally.fail("a run that was there before has changed")
-            strangers = {run.run_id for run in client.runs()} - known - fuzzer.started
-            if strangers:
-                tally.fail(f"refused calls left runs behind: {strangers}")
+            left_behind = {run.run_id for run in client.runs()} - known - fuzzer.started
+            if left_behind:
+                tally.fail(f"refused calls left runs behind: {left_behind}")
             again = client.start(spec_of("zeroth order, two trees, per step"), "afterwards")
             if wait_for_end(client, again.run_id).state != "COMPLETED":
                 tally.fail("a run after the campaign does not complete")
@@ -147,8 +147,8 @@ class Fuzzer:
         self.tally.count("answered" if outcome.status == "OK" else "refused")
         unexplained = outcome.status != "OK" and outcome.reason is None and outcome.status not in WITHOUT_REASON
         if outcome.status in UNNAMED or unexplained:
-            said = "; ".join(repr(str(message))[:300] for message in messages)
-            self.tally.fail(f"call {number}: {method.path} by {caller}: {outcome.status} {outcome.reason}: {said}")
+            sent = "; ".join(repr(str(message))[:300] for message in messages)
+            self.tally.fail(f"call {number}: {method.path} by {caller}: {outcome.status} {outcome.reason}: {sent}")
         if method.name == "Exchange" and outcome.answers:
             self._last = None
         if method.name in ("StartRun", "ResumeRun") and outcome.status == "OK":

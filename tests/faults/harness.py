@@ -37,7 +37,7 @@ class DisturbableFederation(LocalFederation):
     """A local federation whose coordinator and peers dial every party through a proxy."""
 
     proxies: dict[str, Proxy]
-    nursery: ForkServer | None = None
+    fork_server: ForkServer | None = None
     """Forks services that start in a moment; without one they start as anywhere."""
     environment: Mapping[str, str] = MappingProxyType({})
     """Further environment of services that are started from now on."""
@@ -59,8 +59,8 @@ class DisturbableFederation(LocalFederation):
         path.write_text(yaml.safe_dump(content))
 
     def start(self, name: str) -> None:
-        """Start one service, out of the nursery if there is one."""
-        if self.nursery is None:
+        """Start one service, forked from the fork server if there is one."""
+        if self.fork_server is None:
             with _environment(self.environment):
                 super().start(name)
             return
@@ -68,7 +68,7 @@ class DisturbableFederation(LocalFederation):
         ready.unlink(missing_ok=True)
         module = "parley.services.coordinator" if name == "coordinator" else "parley.services.party"
         arguments = ["--config", str(self.directory / f"{name}.yaml"), "--ready-file", str(ready)]
-        service: Any = self.nursery.start(module, arguments, self.directory / f"{name}.log")
+        service: Any = self.fork_server.start(module, arguments, self.directory / f"{name}.log")
         self.processes[name] = service
 
     @property
@@ -106,7 +106,7 @@ def _environment(changes: Mapping[str, str]) -> Iterator[None]:
 
 
 def make_federation(
-    directory: Path, data: Path, nursery: ForkServer | None = None, **options: Any
+    directory: Path, data: Path, fork_server: ForkServer | None = None, **options: Any
 ) -> DisturbableFederation:
     """A federation of three parties over the tables in `data`, made if they are not there."""
     make_tables(data)
@@ -119,7 +119,7 @@ def make_federation(
         policy={"algorithms": ["bambi", "fedbio", "asysqn", "hgp", "ldp_dsbo"], "epsilon_budget": 1e6},
         ready_seconds=300.0,  # a machine that is being tortured starts processes slowly
     )
-    federation.nursery = nursery
+    federation.fork_server = fork_server
     return federation
 
 

@@ -47,7 +47,7 @@ class Undisturbed:
 def kill_campaign(directory: Path, kills: int, seed: int) -> Tally:
     """Kill a random process at a random moment of each of `kills` pairs of runs.
 
-    A failure is told with its number: a seed disturbs the same runs at the same places (up to the machine's timing).
+    A failure is reported with its number: a seed disturbs the same runs at the same places, up to timing.
     """
     chance, data = random.Random(seed), directory / "data"
     make_tables(data)
@@ -58,10 +58,10 @@ def kill_campaign(directory: Path, kills: int, seed: int) -> Tally:
     each = [f"{algorithm} {how}" for algorithm in algorithms for how in HOW]
     for what in ("kills", "of a party", "of the coordinator", *HOW, *each):
         tally.count(what, 0)  # in this order
-    with contextlib.closing(ForkServer()) as nursery:
-        expected = _undisturbed(directory / "undisturbed", data, nursery, cases, requests)
+    with contextlib.closing(ForkServer()) as fork_server:
+        expected = _undisturbed(directory / "undisturbed", data, fork_server, cases, requests)
         tally.count("undisturbed runs", len(expected.remains))
-        federation = make_federation(directory / "disturbed", data, nursery)
+        federation = make_federation(directory / "disturbed", data, fork_server)
         with federation, federation.connect() as client:
             for number in range(kills):
                 block = requests[RUNS * number : RUNS * (number + 1)]
@@ -101,7 +101,7 @@ def _disturb(
     passed = share * sum(expected.passed_bytes[case] for _, case in block)
     kill = Kill(federation, victim, passed, chance.uniform(0.0, 0.02), chance.choice([0.0, 0.0, 0.5]))
     kill.start()
-    told = f"{victim} after {share:.0%} of {' and '.join(case for _, case in block)}"
+    disturbed = f"{victim} after {share:.0%} of {' and '.join(case for _, case in block)}"
     try:
         runs = [start(client, spec_text(cases[case]), request_id) for request_id, case in block]
         ended = [wait_for_end(client, run.run_id) for run in runs]
@@ -116,10 +116,10 @@ def _disturb(
         left = remains_of(federation, client, run.run_id)
         if case == ASYNCHRONOUS:
             if left.state != "COMPLETED" or not run.metrics["sub-optimality"] <= TARGET:
-                tally.fail(f"{told}, {request_id}: {run.reason or run.state}, {run.metrics}")
+                tally.fail(f"{disturbed}, {request_id}: {run.reason or run.state}, {run.metrics}")
         elif left != expected.remains[_key(cases, request_id, case)]:
             known = expected.remains[_key(cases, request_id, case)]
-            tally.fail(f"{told}, {request_id}, {case}: {run.reason or run.state}; {left} != {known}")
+            tally.fail(f"{disturbed}, {request_id}, {case}: {run.reason or run.state}; {left} != {known}")
 
 
 def _how(run: Run, killed: datetime) -> str:
@@ -138,14 +138,14 @@ def _key(cases: dict[str, dict[str, Any]], request_id: str, case: str) -> str:
 def _undisturbed(
     directory: Path,
     data: Path,
-    nursery: ForkServer,
+    fork_server: ForkServer,
     cases: dict[str, dict[str, Any]],
     requests: Sequence[tuple[str, str]],
 ) -> Undisturbed:
     wanted = {_key(cases, request_id, case): (request_id, case) for request_id, case in reversed(requests)}
     remains: dict[str, Remains] = {}
     passed_bytes: dict[str, int] = {}
-    with make_federation(directory, data, nursery) as federation, federation.connect() as client:
+    with make_federation(directory, data, fork_server) as federation, federation.connect() as client:
         alone = {case: key for key, (_, case) in reversed(wanted.items())}
         for case, key in alone.items():
             before = federation.passed_bytes

@@ -139,8 +139,8 @@ def _wrong(stage: Stage, number: int, before: Vector | None) -> Iterator[bambi_p
         yield instruction(number - 1, before, t=99)
 
 
-def _only(said: tuple[list[pb.ExchangeResponse], str | None]) -> pb.ExchangeResponse:
-    answers, refused = said
+def _only(outcome: tuple[list[pb.ExchangeResponse], str | None]) -> pb.ExchangeResponse:
+    answers, refused = outcome
     if refused or len(answers) != 1:
         raise AssertionError(f"the instruction that is due got {len(answers)} answers, {refused}")
     return answers[0]

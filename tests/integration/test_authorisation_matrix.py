@@ -76,10 +76,10 @@ def channels(federation, tmp_path_factory):
     scratch = tmp_path_factory.mktemp("callers")
     ours = federation.directory / "certificates" / "authority"
     create_authority(scratch / "authority", "elsewhere")
-    stranger = load_identity(issue(scratch / "authority", "coordinator", "coordinator", ["localhost"]))
+    foreign = load_identity(issue(scratch / "authority", "coordinator", "coordinator", ["localhost"]))
     identities = {
         "party": load_identity(federation.identity("shop")),
-        "other party": load_identity(issue(ours, "stranger", "party", ["localhost"], out=scratch / "stranger")),
+        "other party": load_identity(issue(ours, "nobody", "party", ["localhost"], out=scratch / "nobody")),
         "coordinator": load_identity(federation.identity("coordinator")),
         "other coordinator": load_identity(issue(ours, "rival", "coordinator", ["localhost"], out=scratch / "rival")),
         "client": load_identity(federation.identity("client")),
@@ -90,7 +90,7 @@ def channels(federation, tmp_path_factory):
         for caller, identity in identities.items()
     }
     credentials["no certificate"] = grpc.ssl_channel_credentials(ca)
-    credentials["other CA"] = grpc.ssl_channel_credentials(ca, stranger.private_key, stranger.certificate_chain)
+    credentials["other CA"] = grpc.ssl_channel_credentials(ca, foreign.private_key, foreign.certificate_chain)
     made = {}
     for process, role in (("bank", "party"), ("coordinator", "coordinator")):
         for caller in CALLERS:

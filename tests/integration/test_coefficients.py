@@ -94,9 +94,9 @@ def where(tuning):
 
 
 def test_the_command_shows_them_by_party_and_column(tuning, runs):
-    told = invoke("run", "coefficients", runs["feature"].run_id, *where(tuning))
-    assert "mean_radius" in told
-    assert "keeps the coefficients of its columns" in told
+    printed = invoke("run", "coefficients", runs["feature"].run_id, *where(tuning))
+    assert "mean_radius" in printed
+    assert "keeps the coefficients of its columns" in printed
     rows = json.loads(invoke("run", "coefficients", runs["feature"].run_id, *where(tuning), "--json"))
     assert {"party": "bank", "column": "mean_radius"}.items() <= rows[0].items()
     assert rows[0]["coefficient"] == runs["feature"].coefficients()["bank"].columns["mean_radius"]

@@ -117,7 +117,7 @@ def test_a_stopped_party_and_a_stopped_coordinator_are_named(patient):
 def test_a_coordinator_of_another_name_or_another_authority_is_told_apart(patient, tmp_path):
     _, checks = of_federation(patient, coordinator="hub")
     assert "is not coordinator hub" in checks["coordinator"]["finding"]
-    create_authority(tmp_path / "authority", "strangers")
+    create_authority(tmp_path / "authority", "another")
     issue(tmp_path / "authority", "client", "client", ["localhost"])
     _, checks = of_federation(patient, identity=tmp_path / "client")
     assert "authority" in checks["coordinator"]["remedy"]

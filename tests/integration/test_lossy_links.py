@@ -164,7 +164,7 @@ def test_synchronous_delivery_pauses_with_a_reason_instead_of_giving_a_wrong_val
     text = spec(train={"delivery": "synchronous"}, round_seconds=2)
     with federation.connect() as client:
         run = client.start(text)
-        told = next(event.party for event in run.watch() if event.party.change == run_pb2.RUN_PARTY_CHANGE_LOST)
-        assert "took more than 2 s" in told.detail  # whoever notices first, the coordinator or the party that waits
+        loss = next(event.party for event in run.watch() if event.party.change == run_pb2.RUN_PARTY_CHANGE_LOST)
+        assert "took more than 2 s" in loss.detail  # whoever notices first, the coordinator or the party that waits
         run.cancel()
     assert not list((federation.directory / "state").glob(f"*/runs/{run.run_id}/model.safetensors"))

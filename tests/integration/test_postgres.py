@@ -10,9 +10,9 @@ from tests.integration.conftest import spec
 
 def test_runs_and_ledger_live_in_postgresql(postgres_database, data, tmp_path):
     """A run of another version, whose spec cannot be read, fails by itself and keeps nobody down."""
-    stranger = RunRecord("old-1", "request-1", "old", "bambi", ("bank", "shop"), "name: old", 10)
+    old = RunRecord("old-1", "request-1", "old", "bambi", ("bank", "shop"), "name: old", 10)
     engine = sa.create_engine(postgres_database)
-    Registry(engine).create(stranger)
+    Registry(engine).create(old)
     engine.dispose()
     tables = {name: {"digits": {"path": data / "digits" / f"{name}.parquet"}} for name in ("bank", "shop", "telco")}
     labels = {"digits": {"path": data / "digits" / "labels.parquet"}}

@@ -298,11 +298,11 @@ def test_only_the_right_role_may_call(federation, session):
         assert refusal_of(lambda: runs.ListRuns(run_service_pb2.ListRunsRequest(), timeout=20))[1] == "NOT_AUTHORISED"
 
 
-def test_a_stranger_without_our_authority_gets_no_connection(federation, tmp_path):
+def test_a_certificate_of_another_authority_gets_no_connection(federation, tmp_path):
     create_authority(tmp_path / "authority", "elsewhere")
-    stranger = load_identity(issue(tmp_path / "authority", "coordinator", "coordinator", ["localhost"]))
+    foreign = load_identity(issue(tmp_path / "authority", "coordinator", "coordinator", ["localhost"]))
     ours = load_identity(federation.identity("client")).ca
-    credentials = grpc.ssl_channel_credentials(ours, stranger.private_key, stranger.certificate_chain)
+    credentials = grpc.ssl_channel_credentials(ours, foreign.private_key, foreign.certificate_chain)
     with grpc.secure_channel(
         federation.addresses["bank"], credentials, options=channel_options("party", "bank")
     ) as channel:

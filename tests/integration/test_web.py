@@ -169,14 +169,14 @@ def test_every_answer_carries_the_security_headers(page):
 
 def test_a_run_is_started_watched_and_shown(page):
     run_id = start(page, spec()).json()["run_id"]
-    told = until_ended(page, run_id)
-    assert told[-1]["run"]["state"] == "COMPLETED"
-    assert [entry["event"]["sequence"] for entry in told] == list(range(1, len(told) + 1))
-    bodies = {entry["event"]["kind"]: entry["event"]["body"] for entry in told}
+    events = until_ended(page, run_id)
+    assert events[-1]["run"]["state"] == "COMPLETED"
+    assert [entry["event"]["sequence"] for entry in events] == list(range(1, len(events) + 1))
+    bodies = {entry["event"]["kind"]: entry["event"]["body"] for entry in events}
     assert bodies["data"]["party"] in PARTIES
     assert "test accuracy" in bodies["evaluation"]["measured"]
     assert bodies["privacy"]["epsilon"] == pytest.approx(4)
-    late = page.get(f"/api/runs/{run_id}/events", headers={"last-event-id": str(len(told) - 1)}).text
+    late = page.get(f"/api/runs/{run_id}/events", headers={"last-event-id": str(len(events) - 1)}).text
     assert late.count("event: run") == 1, "a browser that comes back gets only what it missed"
     ledger = page.get(f"/api/runs/{run_id}/ledger").json()
     assert ledger["epsilon"] == pytest.approx(4)
@@ -297,17 +297,17 @@ def test_no_private_value_is_logged_counted_or_shown(page, watched):
     unscaled = start(page, spec(table="raw")).json()["run_id"]
     until_ended(page, unscaled)  # however it ends
     time.sleep(0.2)
-    said = {path.name: path.read_text() for path in watched.directory.glob("*.log")}
-    assert said.keys() == {f"{name}.log" for name in (*PARTIES, "coordinator")}
+    written = {path.name: path.read_text() for path in watched.directory.glob("*.log")}
+    assert written.keys() == {f"{name}.log" for name in (*PARTIES, "coordinator")}
     paths = ["/metrics", "/api/runs", "/api/parties", f"/runs/{run_id}/card"]
     paths += [f"/api/runs/{large}", f"/api/runs/{unscaled}", f"/api/runs/{run_id}/events"]
-    said |= {path: page.get(path).text for path in paths}
-    said |= {f"metrics of {name}": party_metrics(watched, name) for name in PARTIES}
-    for place, text in said.items():
+    written |= {path: page.get(path).text for path in paths}
+    written |= {f"metrics of {name}": party_metrics(watched, name) for name in PARTIES}
+    for place, text in written.items():
         for secret in (FEATURE[:5], LABEL, BAD_CELL, "of magnitude"):
             assert secret not in text, f"{place} holds {secret}"
     for name in PARTIES:
-        lines = [json.loads(line) for line in said[f"{name}.log"].splitlines()]
+        lines = [json.loads(line) for line in written[f"{name}.log"].splitlines()]
         assert any("DATA_INVALID" in line["message"] and "line 2" in line["message"] for line in lines), (
             "its owner is still told where to look"
         )

@@ -1,7 +1,7 @@
 """Five parties' sessions and the coordinator's recoverable rounds in one process, joined by bytes.
 
-Everything is the product's own (sessions, roles, gates, codecs, keys under certificates) but for the streams: `Hall`
-carries the messages, and can lose a party before an instruction reaches it or after it has answered.
+Everything is the product's own (sessions, roles, gates, codecs, keys under certificates) but for the streams:
+`InProcessStreams` carries the messages, and can lose a party before an instruction reaches it or after it has answered.
 """
 
 from collections import deque
@@ -63,7 +63,7 @@ def tables_of(directory, party):
 
 @dataclass
 class Loss:
-    """Party `party` is lost at the `nth` step of a kind: before it hears of it, or after it has answered."""
+    """Party `party` is lost at the `nth` step of a kind: before it gets the step, or after it has answered."""
 
     party: int
     step: str
@@ -73,7 +73,7 @@ class Loss:
 
 
 @dataclass
-class Hall:
+class InProcessStreams:
     """What carries messages between the coordinator and the parties' sessions."""
 
     sessions: list[Session]
@@ -82,14 +82,14 @@ class Hall:
     """An adversary: changes an instruction for a party on its way."""
     number: int = 0
     gone: set[int] = field(default_factory=set)
-    heard: dict[tuple[int, str], int] = field(default_factory=dict)
+    received: dict[tuple[int, str], int] = field(default_factory=dict)
     trips: int = 0
 
     def next_number(self):
         self.number += 1
         return self.number
 
-    def hang_up(self, party):
+    def end_stream(self, party):
         self.gone.add(party)
 
     async def ask(self, messages, blobs, read):
@@ -100,8 +100,8 @@ class Hall:
         assert party not in self.gone, "a party that was lost is asked for nothing more"
         sent = fedbio_pb2.Instruction.FromString(message.SerializeToString())
         step = sent.recovery.WhichOneof("ask") or "none"
-        nth = self.heard.get((party, step), 0)
-        self.heard[party, step] = nth + 1
+        nth = self.received.get((party, step), 0)
+        self.received[party, step] = nth + 1
         due = [loss for loss in self.losses if (loss.party, loss.step, loss.nth) == (party, step, nth)]
         if any(not loss.after for loss in due):
             return PartyLost(NAMES[party], "lost before the instruction")
@@ -114,8 +114,8 @@ class Hall:
 
 
 @asynccontextmanager
-async def federation(directory, text=SPEC, **hall):
-    """A hall of begun sessions, and the coordinator's program and recoverable rounds."""
+async def federation(directory, text=SPEC, **options):
+    """Streams to begun sessions, and the coordinator's program and recoverable rounds."""
     spec = parse_spec(text)
     directory.mkdir(exist_ok=True)
     create_authority(directory / "authority", "test")
@@ -143,7 +143,7 @@ async def federation(directory, text=SPEC, **hall):
         for name, session in zip(NAMES, sessions, strict=True):
             peers = PeerLinks("s-1", NAMES, [""] * len(NAMES), directory / name, PROTOCOL)
             await session.begin(keys, identities[0].ca, [0] * len(NAMES), 2, 0, peers)
-        line = Hall(sessions, **hall)
+        streams = InProcessStreams(sessions, **options)
         program = program_of(spec, None)
         opening = SumOpening(spec.privacy.aggregation, len(NAMES))
-        yield line, program, RecoverableRounds(line, program, PROTOCOL.recovery, opening, spec, "s-1")
+        yield streams, program, RecoverableRounds(streams, program, PROTOCOL.recovery, opening, spec, "s-1")

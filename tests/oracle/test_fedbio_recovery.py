@@ -117,9 +117,9 @@ async def test_sampled_parties_recover_too(tmp_path):
 
 
 async def test_a_sum_takes_two_extra_round_trips_and_the_first_one_three(tmp_path):
-    async with federation(tmp_path) as (hall, program, rounds):
+    async with federation(tmp_path) as (streams, program, rounds):
         generator = program.rounds(0, lambda _: None)
         answer = await rounds.exchange(next(generator))
-        assert hall.trips == 4
+        assert streams.trips == 4
         await rounds.exchange(generator.send(answer))
-        assert hall.trips == 4 + 3
+        assert streams.trips == 4 + 3

@@ -1,6 +1,6 @@
 """Events have a typed body, as JSON.
 
-0.1.0 told by sentences alone which table a party opened, who left, and where an attempt began. A model card needs these
+0.1.0 said in sentences alone which table a party opened, who left, and where an attempt began. A model card needs these
 of old runs too, so here, for the last time, they are read out of the sentences. Other old events have no body.
 """
 
@@ -22,9 +22,9 @@ def upgrade() -> None:
     """Add the column, and fill it from the sentences of 0.1.0."""
     op.add_column("events", sa.Column("body", sa.Text, nullable=True))
     events = sa.table("events", *(sa.column(name) for name in ("run_id", "sequence", "kind", "message", "body")))
-    told = sa.select(events).where(events.c.kind.in_(("data", "party", "state")))
+    readable = sa.select(events).where(events.c.kind.in_(("data", "party", "state")))
     connection, attempts = op.get_bind(), dict[str, int]()
-    for event in connection.execute(told.order_by(events.c.run_id, events.c.sequence)).all():
+    for event in connection.execute(readable.order_by(events.c.run_id, events.c.sequence)).all():
         body = _body(event.kind, event.message)
         if body is None:
             continue

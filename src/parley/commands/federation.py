@@ -65,7 +65,7 @@ def parties(address: Address, identity: Identity, coordinator: Coordinator = "co
             "address": party.address,
             "reachable": party.reachable,
             "version": party.version,
-            "tables": [_offer(table) for table in party.offers] if json else [_said(table) for table in party.offers],
+            "tables": [(_offer if json else _summary)(table) for table in party.offers],
             "milliseconds": round(party.latency_milliseconds, 1),
             "problem": party.problem,
         }
@@ -87,7 +87,7 @@ def _offer(table: Any) -> dict[str, Any]:
     }
 
 
-def _said(table: Any) -> str:
+def _summary(table: Any) -> str:
     """A table in a few words."""
     if table.problem:
         return f"{table.name} (cannot be loaded)"

@@ -33,35 +33,35 @@ def test_shares_cross_only_in_runs_with_recovery(recovers):
 
 
 def test_a_party_that_left_is_named_with_its_round():
-    told = card(RunStateChange(attempt=1), RunParty("c", "left", goes_on=True, round=17, remaining=3))
-    assert told["left_out"] == [{"party": "c", "round": 17}]
-    assert "c at round 17" in card_html(told)
+    made = card(RunStateChange(attempt=1), RunParty("c", "left", goes_on=True, round=17, remaining=3))
+    assert made["left_out"] == [{"party": "c", "round": 17}]
+    assert "c at round 17" in card_html(made)
 
 
 def test_a_party_that_was_taken_back_is_not():
-    told = card(RunParty("c", "left", goes_on=True, round=17), RunStateChange(attempt=2, from_step=10))
-    assert told["left_out"] == []
-    assert "Left during the run" not in card_html(told)
+    made = card(RunParty("c", "left", goes_on=True, round=17), RunStateChange(attempt=2, from_step=10))
+    assert made["left_out"] == []
+    assert "Left during the run" not in card_html(made)
 
 
 def test_a_party_that_was_lost_or_warned_has_not_left():
-    told = card(RunParty("a", "lost", "gone"), RunParty("b", "warned", "odd"), RunStateChange(reason="gave up"))
-    assert told["left_out"] == []
+    made = card(RunParty("a", "lost", "gone"), RunParty("b", "warned", "odd"), RunStateChange(reason="gave up"))
+    assert made["left_out"] == []
 
 
 def test_the_newest_table_of_each_party_is_shown():
     first, second = RunData(90, "a", 8, "ab" * 32), RunData(91, "a", 8, "cd" * 32)
-    told = card(first, RunData(90, "b", 7, "ab" * 32), RunData(90, alignment="customers"), second)
-    assert told["data"] == [
+    made = card(first, RunData(90, "b", 7, "ab" * 32), RunData(90, alignment="customers"), second)
+    assert made["data"] == [
         {"party": "a", "rows": 91, "columns": 8, "id_sha256": "cd" * 32},
         {"party": "b", "rows": 90, "columns": 7, "id_sha256": "ab" * 32},
     ]
 
 
 def test_curves_hold_what_was_measured_and_not_the_work():
-    told = card(
+    made = card(
         RunEvaluation(RunTotals(rounds=3), {"test accuracy": 0.5}),
         RunEvaluation(RunTotals(rounds=6), {"test accuracy": 0.75}),
     )
-    assert told["curves"] == {"test accuracy": [(0, 0.5), (1, 0.75)]}
-    assert told["crossed"]["totals"]["rounds"] == 6.0
+    assert made["curves"] == {"test accuracy": [(0, 0.5), (1, 0.75)]}
+    assert made["crossed"]["totals"]["rounds"] == 6.0

@@ -187,19 +187,19 @@ def test_split_writes_one_file_for_each_party_and_lists_them_as_json(parley):
 
 
 @pytest.mark.parametrize(
-    ("source", "parties", "told"),
+    ("source", "parties", "expected"),
     [
         ("irises", "bank,shop", "neither a file"),
         ("iris", "a,b,c,d,e", "fewer columns"),
         ("broken.csv", "bank,shop", "broken.csv"),
     ],
 )
-def test_what_cannot_be_split_is_refused_in_one_line(source, parties, told, parley):
+def test_what_cannot_be_split_is_refused_in_one_line(source, parties, expected, parley):
     Path("broken.csv").write_text("id,a\n1,x\n")
     result = parley("data", "split", source, "--parties", parties, "--out", "data")
     assert result.exit_code == 1
     assert result.stderr.startswith("error: ")
-    assert told in result.stderr
+    assert expected in result.stderr
     assert len(result.stderr.splitlines()) == 1
 
 

@@ -75,24 +75,24 @@ def run_round(count=5, threshold=4, round_id=3, deliver=True, session_keys=None,
 @pytest.mark.parametrize("survivors", [{0, 1, 2, 3, 4}, {0, 1, 2, 3}, {1, 2, 3, 4}, {0, 1, 3, 4}], ids=str)
 def test_the_survivors_sum_is_exact_whoever_drops_out(survivors):
     r = run_round()
-    told = [r.keepers[u].disclose(survivors) for u in survivors]
-    total = unmask({u: r.answers[u] for u in survivors}, told, r.keys, RING)
+    disclosures = [r.keepers[u].disclose(survivors) for u in survivors]
+    total = unmask({u: r.answers[u] for u in survivors}, disclosures, r.keys, RING)
     assert np.array_equal(total, r.expected(survivors))
 
 
 def test_survivors_may_drop_out_again_before_they_disclose_while_t_remain():
     r = run_round(count=7, threshold=5)
     survivors = {0, 1, 2, 4, 5, 6}
-    told = [r.keepers[u].disclose(survivors) for u in (0, 2, 4, 5, 6)]
-    total = unmask({u: r.answers[u] for u in survivors}, told, r.keys, RING)
+    disclosures = [r.keepers[u].disclose(survivors) for u in (0, 2, 4, 5, 6)]
+    total = unmask({u: r.answers[u] for u in survivors}, disclosures, r.keys, RING)
     assert np.array_equal(total, r.expected(survivors))
 
 
 def test_participants_need_not_be_numbered_without_gaps():
     r = run_round(members=[2, 5, 11, 40], threshold=3)
     survivors = {2, 11, 40}
-    told = [r.keepers[u].disclose(survivors) for u in survivors]
-    total = unmask({u: r.answers[u] for u in survivors}, told, r.keys, RING)
+    disclosures = [r.keepers[u].disclose(survivors) for u in survivors]
+    total = unmask({u: r.answers[u] for u in survivors}, disclosures, r.keys, RING)
     assert np.array_equal(total, r.expected(survivors))
 
 
@@ -104,9 +104,9 @@ def test_without_disclosures_even_the_full_sum_stays_hidden():
 
 def test_fewer_than_t_disclosures_open_nothing():
     r = run_round()
-    told = [r.keepers[u].disclose(range(5)) for u in (0, 1, 2)]
+    disclosures = [r.keepers[u].disclose(range(5)) for u in (0, 1, 2)]
     with pytest.raises(NotEnoughShares):
-        unmask(r.answers, told, r.keys, RING)
+        unmask(r.answers, disclosures, r.keys, RING)
 
 
 def test_fewer_than_t_survivors_are_refused_by_party_and_coordinator():
@@ -162,10 +162,10 @@ def test_shares_open_only_for_their_recipient_sender_and_round():
 def test_a_wrong_key_share_is_noticed_by_the_public_key():
     r = run_round()
     survivors = {0, 1, 2, 3}
-    told = [r.keepers[u].disclose(survivors) for u in survivors]
-    told[0].key_shares[4] = Share(1, told[0].key_shares[4].value ^ 1)
+    disclosures = [r.keepers[u].disclose(survivors) for u in survivors]
+    disclosures[0].key_shares[4] = Share(1, disclosures[0].key_shares[4].value ^ 1)
     with pytest.raises(SharesInconsistent):
-        unmask({u: r.answers[u] for u in survivors}, told, r.keys, RING)
+        unmask({u: r.answers[u] for u in survivors}, disclosures, r.keys, RING)
 
 
 def test_a_key_recovered_for_one_round_opens_no_other_round():

@@ -90,7 +90,7 @@ def test_the_leader_cannot_tell_its_common_ids_while_one_share_of_the_shuffle_is
 
 
 def test_a_dictionary_without_the_key_cannot_tell_blinded_ids_from_random_points():
-    """The receiver knows every candidate id. Whatever it can compute looks the same for members and for strangers.
+    """The receiver knows every candidate id. Whatever it can compute looks the same for members and for others.
 
     It can hash candidates, raise them to powers of its own, and look at single bits of what came (such as the side of
     the twist). False alarm of the bit test: below 10⁻⁶ (4.9 standard deviations).
@@ -98,15 +98,15 @@ def test_a_dictionary_without_the_key_cannot_tell_blinded_ids_from_random_points
     context, scalar = b"c" * 16, fresh_scalar()
     dictionary = [f"person {number}" for number in range(1000)]
     came = points_of(power(hashed(dictionary, context), scalar))
-    strangers = points_of(power(hashed([secrets.token_hex(8) for _ in range(1000)], context), fresh_scalar()))
+    others = points_of(power(hashed([secrets.token_hex(8) for _ in range(1000)], context), fresh_scalar()))
     assert all(map(on_curve, came)), "a point on the twist would give away a bit of its id"
-    assert all(map(on_curve, strangers))
+    assert all(map(on_curve, others))
     own = fresh_scalar()
     known = set(points_of(hashed(dictionary, context))) | set(points_of(power(hashed(dictionary, context), own)))
     assert not known & set(came)
     assert not set(points_of(power(b"".join(came), own))) & set(points_of(power(hashed(dictionary, context), own)))
     for bit in (0, 1, 7, 100, 253):
-        share = [sum(point[bit // 8] >> bit % 8 & 1 for point in points) for points in (came, strangers)]
+        share = [sum(point[bit // 8] >> bit % 8 & 1 for point in points) for points in (came, others)]
         assert all(abs(count - 500) < 4.9 * np.sqrt(250) for count in share)
 
 

@@ -1,4 +1,4 @@
-"""A mistake in a spec is told with its line, in words, and with what was probably meant."""
+"""A mistake in a spec is sentence with its line, in words, and with what was probably meant."""
 
 import pytest
 
@@ -103,9 +103,9 @@ def test_a_word_that_is_misspelt_is_told_with_the_one_that_was_meant(old, new, f
     ],
 )
 def test_no_mistake_is_told_in_the_words_of_a_library(old, new, message):
-    told = only((old, new)).message
-    assert message in told
-    assert "Input should" not in told
+    sentence = only((old, new)).message
+    assert message in sentence
+    assert "Input should" not in sentence
 
 
 @pytest.mark.parametrize(

@@ -128,9 +128,9 @@ def test_the_password_comes_from_the_environment_or_a_file_and_is_in_no_message(
         assert _engine(source).url.password == "s3cret"  # noqa: S105
         with pytest.raises(TableUnreadable) as refusal:
             load_table(TableRequest(source))
-        told = [str(refusal.value), refusal.value.without_values, repr(refusal.value), str(source), repr(source)]
-        assert not any("s3cret" in text for text in told)
-        assert "postgresql://127.0.0.1:1/shop (table t)" in told[0]
+        texts = [str(refusal.value), refusal.value.without_values, repr(refusal.value), str(source), repr(source)]
+        assert not any("s3cret" in text for text in texts)
+        assert "postgresql://127.0.0.1:1/shop (table t)" in texts[0]
     with pytest.raises(TableUnreadable, match="no variable NOWHERE_SET"):
         load_table(TableRequest(SqlSource(url, table="t", password_env="NOWHERE_SET")))  # noqa: S106
 

@@ -24,28 +24,28 @@ from tests.oracle.recoverable_federation import SPEC, Loss, federation
 EVERYONE = frozenset(range(5))
 
 
-def run(directory, story, **hall):
-    """Tell a story in a federation that has begun."""
+def run(directory, scenario, **options):
+    """Tell a scenario in a federation that has begun."""
 
-    async def told():
-        async with federation(directory, **hall) as members:
-            return await story(*members)
+    async def in_federation():
+        async with federation(directory, **options) as members:
+            return await scenario(*members)
 
-    return asyncio.run(told())
+    return asyncio.run(in_federation())
 
 
-async def ask(hall, party, step, participants=EVERYONE, phase=fedbio_pb2.PHASE_VARIABLES, k=0):
+async def ask(streams, party, step, participants=EVERYONE, phase=fedbio_pb2.PHASE_VARIABLES, k=0):
     """One instruction straight to a party, whatever the protocol says."""
-    number = hall.next_number()
+    number = streams.next_number()
     message = fedbio_pb2.Instruction(round=number, phase=phase, k=k, participants=bitmap(participants))
     if step is not None:
         message.recovery.CopyFrom(encode_step(ClearRelayGate().release(step)))
-    answer, _ = await hall.sessions[party].handle(message, deque())
+    answer, _ = await streams.sessions[party].handle(message, deque())
     return answer
 
 
-async def keys_of(hall, parties=EVERYONE):
-    return {party: (await ask(hall, party, AskKey())).round_key.public_key for party in sorted(parties)}
+async def keys_of(streams, parties=EVERYONE):
+    return {party: (await ask(streams, party, AskKey())).round_key.public_key for party in sorted(parties)}
 
 
 async def one_phase(program, rounds):
@@ -61,37 +61,37 @@ def test_a_replaced_round_key_is_found_before_any_vector_leaves(tmp_path):
             message.recovery.shares.keys[2].public_key = SessionKey.generate().public_bytes
         sent.append(message.recovery.WhichOneof("ask"))
 
-    async def story(_hall, program, rounds):
+    async def scenario(_streams, program, rounds):
         with pytest.raises(SharesNotForUs, match="replaced a round key"):
             await one_phase(program, rounds)
 
-    run(tmp_path, story, rewrite=replace_key)
+    run(tmp_path, scenario, rewrite=replace_key)
     assert sent.count("values") == 1, "party 0 was the first to be asked, and refused"
 
 
 def test_every_other_party_refuses_the_shares_of_one_that_was_given_a_false_list(tmp_path):
-    async def story(hall, _program, _rounds):
-        keys = await keys_of(hall)
+    async def scenario(streams, _program, _rounds):
+        keys = await keys_of(streams)
         false = keys | {2: SessionKey.generate().public_bytes}
         sealed = {}
         for party in sorted(EVERYONE):
-            answer = await ask(hall, party, AskShares(1, false if party == 0 else keys))
+            answer = await ask(streams, party, AskShares(1, false if party == 0 else keys))
             sealed[party] = {one.party: one.sealed for one in answer.shares.shares}
         for party in sorted(EVERYONE):
             mine = {owner: bundle[party] for owner, bundle in sealed.items() if owner != party}
             with pytest.raises(SharesNotForUs):
-                await ask(hall, party, AskValues(1, mine))
+                await ask(streams, party, AskValues(1, mine))
 
-    run(tmp_path, story)
+    run(tmp_path, scenario)
 
 
 def test_a_party_knows_its_own_round_key(tmp_path):
-    async def story(hall, _program, _rounds):
-        keys = await keys_of(hall)
+    async def scenario(streams, _program, _rounds):
+        keys = await keys_of(streams)
         with pytest.raises(RoundKeyReplaced):
-            await ask(hall, 3, AskShares(1, keys | {3: SessionKey.generate().public_bytes}))
+            await ask(streams, 3, AskShares(1, keys | {3: SessionKey.generate().public_bytes}))
 
-    run(tmp_path, story)
+    run(tmp_path, scenario)
 
 
 @pytest.mark.parametrize("first", [EVERYONE, EVERYONE - {4}])
@@ -99,96 +99,96 @@ def test_both_kinds_of_share_are_given_to_nobody(tmp_path, first):
     second = (EVERYONE - {4}) if first == EVERYONE else EVERYONE
     losses = [] if first == EVERYONE else [Loss(4, "values", after=True)]
 
-    async def story(hall, program, rounds):
+    async def scenario(streams, program, rounds):
         await one_phase(program, rounds)
         with pytest.raises(BothSharesAsked):
-            await ask(hall, 0, AskDisclosure(1, second))
-        again = await ask(hall, 0, AskDisclosure(1, first))
+            await ask(streams, 0, AskDisclosure(1, second))
+        again = await ask(streams, 0, AskDisclosure(1, first))
         assert len(again.disclosure.seeds) == len(first)
 
-    run(tmp_path, story, losses=losses)
+    run(tmp_path, scenario, losses=losses)
 
 
-def test_two_parties_that_hear_of_different_participants_refuse_each_others_shares(tmp_path):
-    async def story(hall, _program, _rounds):
-        keys = await keys_of(hall)
+def test_two_parties_that_get_different_lists_of_participants_refuse_each_others_shares(tmp_path):
+    async def scenario(streams, _program, _rounds):
+        keys = await keys_of(streams)
         some = {party: key for party, key in keys.items() if party != 4}
-        own = await ask(hall, 0, AskShares(1, some), EVERYONE - {4})
-        others = {p: await ask(hall, p, AskShares(1, keys)) for p in (1, 2, 3)}
+        own = await ask(streams, 0, AskShares(1, some), EVERYONE - {4})
+        others = {p: await ask(streams, p, AskShares(1, keys)) for p in (1, 2, 3)}
         sealed = {p: next(s.sealed for s in answer.shares.shares if s.party == 0) for p, answer in others.items()}
         assert len(own.shares.shares) == 3
         with pytest.raises(SharesNotForUs):
-            await ask(hall, 0, AskValues(1, sealed), EVERYONE - {4})
+            await ask(streams, 0, AskValues(1, sealed), EVERYONE - {4})
 
-    run(tmp_path, story)
+    run(tmp_path, scenario)
 
 
 def test_a_sums_number_is_used_once(tmp_path):
-    async def story(hall, program, rounds):
+    async def scenario(streams, program, rounds):
         await one_phase(program, rounds)
         with pytest.raises(RoundReused):
-            await ask(hall, 0, AskShares(1, await keys_of(hall)))
+            await ask(streams, 0, AskShares(1, await keys_of(streams)))
 
-    run(tmp_path, story)
+    run(tmp_path, scenario)
 
 
 def test_a_party_that_left_is_never_taken_back_in_a_session(tmp_path):
-    async def story(hall, program, rounds):
+    async def scenario(streams, program, rounds):
         await one_phase(program, rounds)
         with pytest.raises(ParticipantsRefused, match=r"without \[4\], who left"):
-            await ask(hall, 0, AskKey(), k=1)
+            await ask(streams, 0, AskKey(), k=1)
 
-    run(tmp_path, story, losses=[Loss(4, "values", after=True)])
+    run(tmp_path, scenario, losses=[Loss(4, "values", after=True)])
 
 
 def test_a_sum_that_too_few_could_open_is_not_begun(tmp_path):
-    async def story(hall, _program, _rounds):
+    async def scenario(streams, _program, _rounds):
         few = frozenset({0, 1, 2})
-        keys = await keys_of(hall, few)
+        keys = await keys_of(streams, few)
         with pytest.raises(TooFewParties, match="4 must be left"):
-            await ask(hall, 0, AskShares(1, keys), few)
+            await ask(streams, 0, AskShares(1, keys), few)
 
-    run(tmp_path, story)
+    run(tmp_path, scenario)
 
 
 def test_too_few_survivors_open_nothing(tmp_path):
     losses = [Loss(p, "disclosure", after=False) for p in (1, 2)]  # they sent vectors; nobody has disclosed yet
 
-    async def story(hall, program, rounds):
-        hall.losses += [Loss(0, "disclosure", after=False)]
+    async def scenario(streams, program, rounds):
+        streams.losses += [Loss(0, "disclosure", after=False)]
         with pytest.raises(ConnectionError):
             await one_phase(program, rounds)
         with pytest.raises(TooFewParties):
-            await ask(hall, 0, AskDisclosure(1, frozenset({0, 3, 4})))
+            await ask(streams, 0, AskDisclosure(1, frozenset({0, 3, 4})))
         with pytest.raises(NotAParticipant):
-            await ask(hall, 0, AskDisclosure(1, frozenset({1, 2, 3, 4})))
+            await ask(streams, 0, AskDisclosure(1, frozenset({1, 2, 3, 4})))
 
-    run(tmp_path, story, losses=losses)
+    run(tmp_path, scenario, losses=losses)
 
 
 def test_steps_come_in_their_order_and_only_where_the_spec_has_them(tmp_path):
-    async def story(hall, _program, _rounds):
+    async def scenario(streams, _program, _rounds):
         with pytest.raises(StepUnexpected, match="by steps"):
-            await ask(hall, 0, None)
+            await ask(streams, 0, None)
         with pytest.raises(StepUnexpected, match="by steps"):
-            await ask(hall, 0, AskKey(), phase=fedbio_pb2.PHASE_FINISH)
+            await ask(streams, 0, AskKey(), phase=fedbio_pb2.PHASE_FINISH)
         with pytest.raises(StepUnexpected, match="no round key"):
-            await ask(hall, 0, AskShares(1, dict.fromkeys(range(5), bytes(32))))
+            await ask(streams, 0, AskShares(1, dict.fromkeys(range(5), bytes(32))))
         with pytest.raises(StepUnexpected, match="not open"):
-            await ask(hall, 0, AskValues(1, {}))
-        await ask(hall, 0, AskShares(1, await keys_of(hall)))
+            await ask(streams, 0, AskValues(1, {}))
+        await ask(streams, 0, AskShares(1, await keys_of(streams)))
         with pytest.raises(StepUnexpected, match="nothing to open"):
-            await ask(hall, 0, AskDisclosure(1, EVERYONE))
+            await ask(streams, 0, AskDisclosure(1, EVERYONE))
 
-    run(tmp_path, story)
+    run(tmp_path, scenario)
 
 
 def test_a_run_without_recovery_knows_no_steps(tmp_path):
-    async def story(hall, _program, _rounds):
+    async def scenario(streams, _program, _rounds):
         with pytest.raises(StepUnexpected, match="asks for no recovery"):
-            await ask(hall, 0, AskKey())
+            await ask(streams, 0, AskKey())
 
-    run(tmp_path, story, text=SPEC.replace(", recovery: true", ""))
+    run(tmp_path, scenario, text=SPEC.replace(", recovery: true", ""))
 
 
 def test_every_refusal_has_a_name_of_its_own():
@@ -202,13 +202,13 @@ def test_a_phase_that_is_made_again_is_summed_over_the_same_parties_or_not_at_al
     """Values are the same when a round is made again: two sums over different parties would differ by a value."""
     stores = tmp_path / "first"
 
-    async def first(_hall, program, rounds):
+    async def first(_streams, program, rounds):
         await one_phase(program, rounds)
 
-    async def again(hall, _program, _rounds):
+    async def again(streams, _program, _rounds):
         with pytest.raises(ParticipantsRefused, match="never summed over others"):
-            await ask(hall, 0, AskKey())
-        await ask(hall, 0, AskKey(), EVERYONE - {4})
+            await ask(streams, 0, AskKey())
+        await ask(streams, 0, AskKey(), EVERYONE - {4})
 
     run(stores, first, losses=[Loss(4, "values", after=True)])
     second = tmp_path / "second"
@@ -219,35 +219,35 @@ def test_a_phase_that_is_made_again_is_summed_over_the_same_parties_or_not_at_al
 
 
 def test_an_evaluation_is_not_repeated_without_a_party(tmp_path):
-    async def story(hall, _program, rounds):
+    async def scenario(streams, _program, rounds):
         evaluation = AveragingRound("evaluate", 0, tuple(range(5)))
         first = await rounds.exchange(evaluation)
         assert first.addends == 5
         with pytest.raises(ParticipantsRefused):
-            await ask(hall, 0, AskKey(), EVERYONE - {4}, fedbio_pb2.PHASE_EVALUATE)
+            await ask(streams, 0, AskKey(), EVERYONE - {4}, fedbio_pb2.PHASE_EVALUATE)
 
-    run(tmp_path, story)
+    run(tmp_path, scenario)
 
 
-def test_the_others_word_counts_for_the_last_sum_that_a_party_missed_and_no_more(tmp_path):
+def test_what_the_others_report_counts_for_the_last_sum_that_a_party_missed_and_no_more(tmp_path):
     journal = SumJournal(tmp_path / "sums.log", PROTOCOL.recovery.phases)
     journal.note("variables", 3, 0b1111)
-    told = [("momenta", 2, 0b0111), ("variables", 3, 0b0111), ("momenta", 3, 0b0111), ("variables", 4, 0b1110)]
-    journal.learn(told, index=0)
+    reports = [("momenta", 2, 0b0111), ("variables", 3, 0b0111), ("momenta", 3, 0b0111), ("variables", 4, 0b1110)]
+    journal.learn(reports, index=0)
     assert (journal.get("variables", 3), journal.get("momenta", 3)) == (0b1111, 0b0111)
     assert (journal.get("momenta", 2), journal.get("variables", 4)) == (None, None)
     assert list(SumJournal(tmp_path / "sums.log", PROTOCOL.recovery.phases).since(0)) == [("variables", 3, 0b1111)]
 
 
 def test_a_disclosure_is_noted_for_the_phase_whose_value_was_sent(tmp_path):
-    async def story(hall, program, rounds):
+    async def scenario(streams, program, rounds):
         await one_phase(program, rounds)
         with pytest.raises(StepUnexpected, match="nothing to open"):
-            await ask(hall, 0, AskDisclosure(1, EVERYONE), k=7)
+            await ask(streams, 0, AskDisclosure(1, EVERYONE), k=7)
         with pytest.raises(StepUnexpected, match="nothing to open"):
-            await ask(hall, 0, AskDisclosure(1, EVERYONE), phase=fedbio_pb2.PHASE_EVALUATE)
+            await ask(streams, 0, AskDisclosure(1, EVERYONE), phase=fedbio_pb2.PHASE_EVALUATE)
 
-    run(tmp_path, story)
+    run(tmp_path, scenario)
 
 
 def test_a_line_of_the_journal_that_was_cut_short_is_written_over(tmp_path):
@@ -260,8 +260,8 @@ def test_a_line_of_the_journal_that_was_cut_short_is_written_over(tmp_path):
     assert list(SumJournal(path, PROTOCOL.recovery.phases).since(4)) == []
 
 
-def test_parties_that_tell_different_stories_of_a_sum_end_the_run():
-    told = [[("variables", 3, 0b111)], [("variables", 3, 0b111), ("momenta", 3, 0b11)]]
-    assert members_of(merge_settled(told)) == {("variables", 3): (0, 1, 2), ("momenta", 3): (0, 1)}
+def test_parties_that_report_different_participants_of_a_sum_end_the_run():
+    reports = [[("variables", 3, 0b111)], [("variables", 3, 0b111), ("momenta", 3, 0b11)]]
+    assert members_of(merge_settled(reports)) == {("variables", 3): (0, 1, 2), ("momenta", 3): (0, 1)}
     with pytest.raises(SettledOtherwise, match="start a new run"):
-        merge_settled([*told, [("momenta", 3, 0b101)]])
+        merge_settled([*reports, [("momenta", 3, 0b101)]])

@@ -25,14 +25,14 @@ class Recorder(pb_grpc.PeerServiceServicer):
     def __init__(self):
         self.streams = []
         self.links: Any = None
-        self.heard = asyncio.Event()
+        self.received = asyncio.Event()
 
     async def Push(self, request_iterator, context):  # noqa: N802 (gRPC's name and arguments)
         bodies = []
         self.streams.append(bodies)
         async for request in request_iterator:
             bodies.append(request.WhichOneof("body"))
-            self.heard.set()
+            self.received.set()
         return pb.PushResponse()
 
 
@@ -58,6 +58,6 @@ async def test_a_sender_that_is_cancelled_while_it_dials_leaves_no_stream_withou
     sending.cancel()
     await asyncio.gather(sending, return_exceptions=True)
     await recorder.links.push(1, deque(), masked_theta=message)
-    await asyncio.wait_for(recorder.heard.wait(), 20)
+    await asyncio.wait_for(recorder.received.wait(), 20)
     await asyncio.sleep(0.2)
     assert [bodies for bodies in recorder.streams if bodies][-1] == ["attach", "masked_theta"]

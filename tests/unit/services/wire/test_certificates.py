@@ -237,8 +237,8 @@ def test_a_clock_that_runs_behind_is_named(ca):
 
 def test_parts_that_do_not_belong_together_are_refused(ca, tmp_path):
     clinic, bank = issue(ca, "clinic", "party", [], 10), issue(ca, "bank", "party", [], 10)
-    stranger = create_authority(tmp_path / "stranger" / "ca", "Federation")
-    shutil.copy(stranger, clinic / "ca.pem")
+    other = create_authority(tmp_path / "other" / "ca", "Federation")
+    shutil.copy(other, clinic / "ca.pem")
     with pytest.raises(KeyMismatch, match="not issued by the authority"):
         load_identity(clinic)
     shutil.copy(clinic / "key.pem", bank / "key.pem")
@@ -335,8 +335,8 @@ def test_a_caller_without_a_certificate_gets_no_answer(ca, port):
 
 
 def test_a_caller_from_another_authority_gets_no_answer(ca, port, tmp_path):
-    stranger = create_authority(tmp_path / "stranger" / "ca", "Federation").parent
-    identity = load_identity(issue(stranger, "clinic", "party", [], 10))
+    other = create_authority(tmp_path / "other" / "ca", "Federation").parent
+    identity = load_identity(issue(other, "clinic", "party", [], 10))
     with pytest.raises(grpc.RpcError) as refusal:
         ask(port, trusted=(ca / "ca.pem").read_bytes(), identity=identity)
     assert refusal.value.code() is grpc.StatusCode.UNAVAILABLE

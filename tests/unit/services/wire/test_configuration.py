@@ -1,4 +1,4 @@
-"""A configuration file that cannot be used is told with its line, in words, and with what was probably meant."""
+"""A configuration file that cannot be used is message with its line, in words, and with what was probably meant."""
 
 import pytest
 
@@ -59,21 +59,21 @@ def refused(tmp_path, text, kind=PartyConfig):
 )
 def test_a_mistake_in_a_partys_configuration_is_told_with_its_line_and_what_was_meant(tmp_path, old, new, line, text):
     assert old in PARTY
-    told = refused(tmp_path, PARTY.replace(old, new))
-    assert told.startswith(f":{line}: ")
-    assert text in told
-    assert "Input should" not in told
+    message = refused(tmp_path, PARTY.replace(old, new))
+    assert message.startswith(f":{line}: ")
+    assert text in message
+    assert "Input should" not in message
 
 
 def test_every_mistake_is_told_at_once(tmp_path):
-    told = refused(tmp_path, PARTY.replace("threads: 2", "threads: 0").replace("[bambi]", "[bambo]"))
-    assert ":10: " in told
-    assert ":13: " in told
+    message = refused(tmp_path, PARTY.replace("threads: 2", "threads: 0").replace("[bambi]", "[bambo]"))
+    assert ":10: " in message
+    assert ":13: " in message
 
 
 def test_a_missing_field_is_named(tmp_path):
-    told = refused(tmp_path, PARTY.replace("state: state\n", ""))
-    assert "state: missing; this field must be written" in told
+    message = refused(tmp_path, PARTY.replace("state: state\n", ""))
+    assert "state: missing; this field must be written" in message
 
 
 def test_a_coordinators_configuration_is_told_alike(tmp_path):
