@@ -4,17 +4,17 @@ from typing import Any
 
 from google.protobuf.message import Message
 
-from parley.privacy.release import Addend, OutcomeGate, Release
+from parley.coordinator.programs import LabelFreeProgram
+from parley.privacy.release import Addend, Release
 from parley.protocols.decentralised.codec import decode_contribution, encode_instruction
 from parley.protocols.decentralised.messages import PeerTraffic, StepRange
 from parley.protocols.tensor.codec import Blobs, MessageInvalid
 
 
-class Clock:
+class Clock(LabelFreeProgram):
     """Sends stretches of steps; no vector passes through it."""
 
     def __init__(self, parties: int) -> None:
-        self.gate = OutcomeGate(lambda _: False)  # no label is ever released
         self.finish = StepRange("finish", 0)
         self._traffic: dict[int, PeerTraffic] = {}
         self._parties = parties
@@ -37,8 +37,3 @@ class Clock:
             "peer messages": float(sum(traffic.messages for traffic in self._traffic.values())),
             "peer bytes": float(sum(traffic.payload_bytes for traffic in self._traffic.values())),
         }
-
-
-def due(k: int, every: int) -> bool:
-    """Whether something that is done `every` so many iterations is due after k of them."""
-    return every > 0 and k % every == 0

@@ -63,6 +63,17 @@ class Program(WireForm, Protocol):
         """Every round from iteration `done` + 1 on."""
 
 
+class LabelFreeProgram:
+    """What programs have in common that hold no labels: there is nothing to pay for."""
+
+    gate = OutcomeGate(lambda _: False)
+
+
+def due(k: int, every: int) -> bool:
+    """Whether something that is done `every` so many iterations is due after k of them."""
+    return every > 0 and k % every == 0
+
+
 @runtime_checkable
 class KeepingProgram(Protocol):
     """A program with state of its own, which is committed with every checkpoint."""

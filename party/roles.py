@@ -20,6 +20,7 @@ from parley.protocols.protocol import CrossingProtocol
 from parley.protocols.refusals import Catalogue
 from parley.protocols.tensor.codec import Blobs
 from parley.spec.run import RunSpec
+from parley.tables.errors import RowsDiffer
 from parley.tables.loading import Labels, Table
 
 SavedModel = Mapping[str, Tensor]
@@ -101,6 +102,14 @@ class Opened:
     def names(self) -> list[str]:
         """The parties of the run."""
         return [entry.name for entry in self.spec.parties]
+
+    def labels(self, classes: Sequence[str] | None = None, kind: Literal["classes", "real"] = "classes") -> Labels:
+        """The labels of this party's own table, row by row."""
+        name = self.spec.table_of(self.index)
+        found = self.tables.labels(name, classes, kind)
+        if not np.array_equal(found.ids, self.table.ids):
+            raise RowsDiffer(f"the labels of table {name} are not about its rows: align them by id")
+        return found
 
 
 @dataclass(frozen=True)

@@ -33,14 +33,22 @@ _POWERS = "powers of points of Curve25519: random to whoever lacks the power"
 LABEL_PRIVACY = "noisy labels (once or per_step), charged to the label ledger before it leaves"
 
 
-def derived(field: str, derived_from: str, protection: str, seen_by: str) -> Entry:
-    """A field that is computed from somebody's records, or says something about them."""
-    return Entry(f"parley.{field}", derived_from, protection, seen_by)
+@dataclass(frozen=True)
+class Package:
+    """Makes entries for the messages of one proto package."""
+
+    name: str
+
+    def derived(self, field: str, derived_from: str, protection: str, seen_by: str) -> Entry:
+        """A field that is computed from somebody's records, or says something about them."""
+        return Entry(f"{self.name}.{field}", derived_from, protection, seen_by)
+
+    def control(self, message: str, fields: str, seen_by: str) -> Iterator[Entry]:
+        """Fields that carry names, counts and choices, nothing of anyone's records."""
+        return (Entry(f"{self.name}.{message}.{name}", PUBLIC, NONE_NEEDED, seen_by) for name in fields.split())
 
 
-def control(message: str, fields: str, seen_by: str) -> Iterator[Entry]:
-    """Fields that carry names, counts and choices, nothing of anyone's records."""
-    return (Entry(f"parley.{message}.{name}", PUBLIC, NONE_NEEDED, seen_by) for name in fields.split())
+derived, control = Package("parley").derived, Package("parley").control
 
 
 MANIFEST: tuple[Entry, ...] = (

@@ -1,11 +1,13 @@
 """What the driver and the session need of any algorithm's rounds, and what many algorithms ask for alike."""
 
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass
-from typing import Literal, Protocol, Self
+from dataclasses import dataclass, field
+from typing import ClassVar, Literal, Protocol, Self
 
 Answer = Literal["sum", "acknowledge"]
 Keeps = Literal["nothing", "checkpoint", "model"]
+MEASURE_UNIT = 1024
+"""Rows in the unit of the measures that parties add up: sums of many rows fit the ring."""
 
 
 class Round(Protocol):
@@ -64,6 +66,54 @@ class Checkpoint:
 @dataclass(frozen=True)
 class Finish:
     """Save the model."""
+
+
+_KEEPS: dict[str, Keeps] = {"checkpoint": "checkpoint", "finish": "model"}
+
+
+@dataclass(frozen=True)
+class PhasedRound:
+    """A round that is told by its phase, in an algorithm whose labels stay with the parties.
+
+    An algorithm names its own phases and adds what travels along. `checkpoint` and `finish` mean the same in all.
+    """
+
+    summed_phases: ClassVar[tuple[str, ...]] = ()
+    """Phases that the parties answer with addends of a secure sum; they acknowledge the others."""
+    phase: str
+    k: int = 0
+    """The iteration, from 0; for a checkpoint, the iterations that it contains."""
+    participants: tuple[int, ...] | None = field(default=None, kw_only=True)
+    """Who takes part, in ascending order; None for everyone."""
+
+    @property
+    def label_release(self) -> None:
+        """Labels stay with the parties: the coordinator has none to release."""
+
+    @property
+    def summed(self) -> bool:
+        """Whether the parties answer with addends (or only acknowledge)."""
+        return self.phase in self.summed_phases
+
+    @property
+    def answer(self) -> Answer:
+        """Addends, or an acknowledgement."""
+        return "sum" if self.summed else "acknowledge"
+
+    @property
+    def iteration(self) -> int:
+        """The iteration, as people count: from 1."""
+        return self.k if self.phase in _KEEPS else self.k + 1
+
+    @property
+    def keeps(self) -> Keeps:
+        """What the phase makes the parties keep."""
+        return _KEEPS.get(self.phase, "nothing")
+
+    @property
+    def cost_class(self) -> str:
+        """Rounds of one phase cost the same."""
+        return self.phase
 
 
 def keeps(ask: object) -> Keeps:

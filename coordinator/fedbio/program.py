@@ -10,8 +10,8 @@ from safetensors.numpy import load, save
 
 import parley.coordinator.fedbio.rounds as fedbio
 from parley.coordinator.labels import LabelAccess
-from parley.coordinator.programs import CoordinatorAlgorithm, Observer, Report
-from parley.privacy.release import Addend, OutcomeGate, Release
+from parley.coordinator.programs import CoordinatorAlgorithm, LabelFreeProgram, Observer, Report, due
+from parley.privacy.release import Addend, Release
 from parley.protocols.fedbio.codec import PROTOCOL, decode_contribution, encode_instruction
 from parley.protocols.fedbio.messages import AveragingRound
 from parley.protocols.fedbio.settings import CleaningSpec, FedbioSpec
@@ -30,7 +30,7 @@ class Length:
     checkpoint_every: int = 0
 
 
-class FedbioProgram:
+class FedbioProgram(LabelFreeProgram):
     """Rounds of a run; the averages are its only state, kept with every checkpoint."""
 
     def __init__(self, settings: fedbio.Settings, length: Length, *, outputs: int = 0, dtype: str = "float64") -> None:
@@ -38,7 +38,6 @@ class FedbioProgram:
         self._settings, self._length, self._dtype = settings, length, dtype
         self.outputs = outputs
         self.averages = fedbio.Averages()
-        self.gate = OutcomeGate(lambda _: False)  # no label is ever released
 
     @property
     def finish(self) -> AveragingRound:
@@ -76,10 +75,10 @@ class FedbioProgram:
             self.averages = progress.averages
             reported = {} if np.isnan(progress.movement) else {"movement": progress.movement}
             last = k + 1 == length.rounds
-            if last or _due(k + 1, length.evaluate_every):
+            if last or due(k + 1, length.evaluate_every):
                 reported |= yield from self._evaluated(k)
             observe(Report(k + 1, reported))
-            if not last and _due(k + 1, length.checkpoint_every):
+            if not last and due(k + 1, length.checkpoint_every):
                 yield AveragingRound("checkpoint", k + 1, self._settings.everyone)
         yield self.finish
 
@@ -97,10 +96,6 @@ def program(spec: RunSpec, _: LabelAccess) -> FedbioProgram:
     length = Length(train.rounds, spec.evaluate_every, spec.checkpoint_every)
     outputs = len(train.task.classes) if isinstance(train.task, CleaningSpec) else train.task.ways
     return FedbioProgram(settings, length, outputs=outputs, dtype=spec.dtype)
-
-
-def _due(k: int, every: int) -> bool:
-    return every > 0 and k % every == 0
 
 
 ALGORITHM = CoordinatorAlgorithm(PROTOCOL, program)

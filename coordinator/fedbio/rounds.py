@@ -22,7 +22,8 @@ from numpy.typing import NDArray
 
 from parley.numerics.participation import participants
 from parley.privacy.aggregation import SurvivorsSum
-from parley.protocols.fedbio.messages import MEASURE_UNIT, AveragingRound
+from parley.protocols.fedbio.messages import AveragingRound
+from parley.protocols.rounds import MEASURE_UNIT
 
 Vector = NDArray[np.float64]
 Answer = Vector | SurvivorsSum

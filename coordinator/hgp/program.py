@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from parley.coordinator.clock import Clock, due
+from parley.coordinator.clock import Clock
 from parley.coordinator.labels import LabelAccess
-from parley.coordinator.programs import CommonRows, CoordinatorAlgorithm, Observer, Report
+from parley.coordinator.programs import CommonRows, CoordinatorAlgorithm, Observer, Report, due
 from parley.numerics.networks import check_strongly_connected
 from parley.protocols.decentralised.messages import ACCURACY_LEVELS, Phase, StepRange, plan_of
 from parley.protocols.hgp.codec import PROTOCOL

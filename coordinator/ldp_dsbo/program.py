@@ -3,9 +3,9 @@
 from collections.abc import Generator
 from typing import Any
 
-from parley.coordinator.clock import Clock, due
+from parley.coordinator.clock import Clock
 from parley.coordinator.labels import LabelAccess
-from parley.coordinator.programs import CommonRows, CoordinatorAlgorithm, Observer, Report
+from parley.coordinator.programs import CommonRows, CoordinatorAlgorithm, Observer, Report, due
 from parley.numerics.networks import check_strongly_connected, gossip_weights, links
 from parley.protocols.decentralised.messages import StepRange, plan_of
 from parley.protocols.ldp_dsbo.codec import PROTOCOL

@@ -20,7 +20,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from parley.numerics.storm import Vector
-from parley.protocols.fedbio.messages import MEASURE_UNIT
+from parley.protocols.rounds import MEASURE_UNIT
 
 Rows = NDArray[np.int64]
 

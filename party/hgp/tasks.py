@@ -28,11 +28,11 @@ from parley.party.fedbio.objectives import initial_network
 from parley.party.hgp.influence import picture, ranked_rows
 from parley.party.hgp.steps import outer_step
 from parley.party.roles import Opened
-from parley.protocols.decentralised.messages import ACCURACY_LEVELS, MEASURE_UNIT
+from parley.protocols.decentralised.messages import ACCURACY_LEVELS
 from parley.protocols.hgp.settings import HgpSpec, InfluenceSpec, PersonalisationSpec, RegularisationSpec
+from parley.protocols.rounds import MEASURE_UNIT
 from parley.spec.rows import RowSets, divide
 from parley.spec.run import RunSpec
-from parley.tables.errors import RowsDiffer
 
 Vector = NDArray[np.floating]
 RANKED, PICTURE = "influence.csv", "influence.png"
@@ -142,7 +142,7 @@ def hgp_task(opened: Opened) -> HgpTask:
     """The task of a run at this party."""
     run, spec = opened.spec, opened.spec.settings(HgpSpec)
     sets = row_sets(run, opened.index, len(opened.table))
-    labels = _labels(opened, spec.task.classes)
+    labels = opened.labels(spec.task.classes).values.astype(np.int64)
     features = np.asarray(opened.table.features).astype(run.dtype)
     training, validation, test = (Part(features[rows], labels[rows]) for rows in (sets.lower, sets.upper, sets.test))
     rows = (training.features, training.labels, validation.features, validation.labels)
@@ -184,11 +184,3 @@ def _two(x: Tensor, _: Tensor, inputs: Tensor) -> Tensor:
     """Scores of a logistic regression, as of two classes."""
     score = inputs @ x
     return torch.stack([torch.zeros_like(score), score], dim=1)
-
-
-def _labels(opened: Opened, classes: tuple[str, ...]) -> NDArray[np.int64]:
-    name = opened.spec.table_of(opened.index)
-    labels = opened.tables.labels(name, classes)
-    if not np.array_equal(labels.ids, opened.table.ids):
-        raise RowsDiffer(f"the labels of table {name} are not about its rows: align them by id")
-    return np.asarray(labels.values, dtype=np.int64)

@@ -34,7 +34,6 @@ from parley.protocols.ldp_dsbo.settings import LdpDsboSpec, MetaLearningSpec
 from parley.protocols.refusals import Refusal
 from parley.protocols.tensor.codec import Blobs, MessageInvalid
 from parley.spec.rows import divide
-from parley.tables.errors import RowsDiffer
 
 _VECTORS = ("x", "y", "z")
 
@@ -298,11 +297,7 @@ def accept(opened: Opened) -> Offer:
 
 
 def _labels(opened: Opened, train: LdpDsboSpec) -> NDArray[np.float64]:
-    name = opened.spec.table_of(opened.index)
-    labels = opened.tables.labels(name, train.classes)
-    if not np.array_equal(labels.ids, opened.table.ids):
-        raise RowsDiffer(f"the labels of table {name} are not about its rows: align them by id")
-    return np.where(labels.values == 1, 1.0, -1.0)
+    return np.where(opened.labels(train.classes).values == 1, 1.0, -1.0)
 
 
 ALGORITHM = PartyAlgorithm(

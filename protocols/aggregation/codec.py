@@ -1,7 +1,9 @@
 """Addends and partial sums as protos."""
 
 from collections.abc import Mapping
-from typing import TypeVar
+from typing import Any, TypeVar
+
+from google.protobuf.descriptor import EnumDescriptor
 
 from parley.contracts.aggregation.v1 import aggregation_pb2 as sums_pb
 from parley.privacy.release import Addend, Release, TreeName, TreeSum
@@ -54,6 +56,13 @@ def decode_addend(message: sums_pb.Addend, blobs: Blobs) -> Addend:
     if clear is not None or masked is not None:
         return Addend(message.participants, clear, masked)
     return Addend(message.participants, roots=tuple(decode_tree_sum(root, blobs) for root in message.roots))
+
+
+def enum_codes(kind: EnumDescriptor) -> dict[Any, Any]:
+    """The values of a proto enum by the names that roles use: `PHASE_EVALUATE` of `Phase` is `evaluate`."""
+    values = kind.values
+    prefix = values[0].name.removesuffix("UNSPECIFIED")
+    return {value.name.removeprefix(prefix).lower(): value.number for value in values if value.number}
 
 
 def named(table: Mapping[Name, int], code: int) -> Name:

@@ -4,18 +4,11 @@ from collections import deque
 
 from parley.contracts.decentralised.v1 import decentralised_pb2 as pb
 from parley.privacy.release import Addend, Release
-from parley.protocols.aggregation.codec import decode_addend, encode_addend, named
+from parley.protocols.aggregation.codec import decode_addend, encode_addend, enum_codes, named
 from parley.protocols.decentralised.messages import PeerTraffic, Phase, StepRange
 from parley.protocols.tensor.codec import Blobs, MessageInvalid
 
-_PHASES: dict[Phase, pb.Phase.ValueType] = {
-    "train": pb.PHASE_TRAIN,
-    "hyper_gradient": pb.PHASE_HYPER_GRADIENT,
-    "agent_steps": pb.PHASE_AGENT_STEPS,
-    "evaluate": pb.PHASE_EVALUATE,
-    "checkpoint": pb.PHASE_CHECKPOINT,
-    "finish": pb.PHASE_FINISH,
-}
+_PHASES: dict[Phase, pb.Phase.ValueType] = enum_codes(pb.Phase.DESCRIPTOR)
 LARGEST_COUNT = 1 << 40
 Instruction, Contribution = pb.Instruction, pb.Contribution
 

@@ -10,54 +10,22 @@ from typing import Literal
 
 from parley.numerics.networks import NetworkKind, NetworkPlan
 from parley.protocols.decentralised.settings import NetworkSpec
-from parley.protocols.rounds import Answer, Keeps
+from parley.protocols.rounds import PhasedRound
 
 Phase = Literal["train", "hyper_gradient", "agent_steps", "evaluate", "checkpoint", "finish"]
-_KEEPS: dict[Phase, Keeps] = {"checkpoint": "checkpoint", "finish": "model"}
-MEASURE_UNIT = 1024
-"""Rows in the unit of the measures that parties add up: sums of many rows fit the ring."""
 ACCURACY_LEVELS = 200
 """A party of a personalisation run counts itself at its accuracy, in steps of 1/200: the sum says how many parties
 are at each level, and of none which."""
 
 
 @dataclass(frozen=True)
-class StepRange:
+class StepRange(PhasedRound):
     """An instruction to all parties: steps first … last−1 of a phase, or a phase without steps."""
 
+    summed_phases = ("evaluate",)
     phase: Phase
-    k: int
-    """Outer iteration; for a checkpoint, the iterations that it contains."""
     first: int = 0
     last: int = 0
-
-    @property
-    def label_release(self) -> None:
-        """Labels stay with the parties: the coordinator has none to release."""
-
-    @property
-    def participants(self) -> None:
-        """Every party takes its steps."""
-
-    @property
-    def answer(self) -> Answer:
-        """Addends of measures, or an acknowledgement."""
-        return "sum" if self.phase == "evaluate" else "acknowledge"
-
-    @property
-    def iteration(self) -> int:
-        """The outer iteration, as people count: from 1."""
-        return self.k if self.phase in _KEEPS else self.k + 1
-
-    @property
-    def keeps(self) -> Keeps:
-        """What the phase makes the parties keep."""
-        return _KEEPS.get(self.phase, "nothing")
-
-    @property
-    def cost_class(self) -> Phase:
-        """Rounds of one phase cost the same."""
-        return self.phase
 
 
 @dataclass(frozen=True)

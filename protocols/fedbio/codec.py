@@ -9,7 +9,7 @@ import numpy as np
 from parley.contracts.fedbio.v1 import fedbio_pb2 as pb
 from parley.privacy.recovery import AskDisclosure, AskKey, AskShares, KeyOffer, RecoveryStep, Settlement, ShareBundle
 from parley.privacy.release import Addend, Release, bitmap, members
-from parley.protocols.aggregation.codec import decode_addend, encode_addend, named
+from parley.protocols.aggregation.codec import decode_addend, encode_addend, enum_codes, named
 from parley.protocols.fedbio.crossings import CROSSINGS, statements
 from parley.protocols.fedbio.messages import AveragingRound, Phase
 from parley.protocols.fedbio.settings import FedbioSpec
@@ -25,13 +25,7 @@ from parley.protocols.recovery.codec import (
 )
 from parley.protocols.tensor.codec import Blobs, MessageInvalid, decode_tensor, encode_tensor
 
-_PHASES: dict[Phase, pb.Phase.ValueType] = {
-    "variables": pb.PHASE_VARIABLES,
-    "momenta": pb.PHASE_MOMENTA,
-    "evaluate": pb.PHASE_EVALUATE,
-    "checkpoint": pb.PHASE_CHECKPOINT,
-    "finish": pb.PHASE_FINISH,
-}
+_PHASES: dict[Phase, pb.Phase.ValueType] = enum_codes(pb.Phase.DESCRIPTOR)
 LARGEST_COUNT = 1 << 40
 
 

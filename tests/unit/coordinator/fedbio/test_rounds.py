@@ -12,7 +12,7 @@ from parley.coordinator.fedbio.rounds import (
     iteration,
 )
 from parley.privacy.aggregation import SurvivorsSum
-from parley.protocols.fedbio.messages import MEASURE_UNIT
+from parley.protocols.rounds import MEASURE_UNIT
 
 PARTIES = 4
 EVERYONE = (0, 1, 2, 3)

@@ -24,7 +24,8 @@ from parley.party.fedbio.steps import (
     RoundMismatch,
     Settings,
 )
-from parley.protocols.fedbio.messages import MEASURE_UNIT, AveragingRound
+from parley.protocols.fedbio.messages import AveragingRound
+from parley.protocols.rounds import MEASURE_UNIT
 
 RANDOM = Randomness(seed=5, party="north")
 
