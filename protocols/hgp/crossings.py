@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from parley.privacy.manifest import NONE_NEEDED, PUBLIC, SECURE_SUM, Entry, control, derived
+from parley.privacy.manifest import NONE_NEEDED, PUBLIC, Entry, control, derived
 from parley.protocols.decentralised.crossings import CLOCK
 from parley.protocols.hgp.settings import HgpSpec
 from parley.protocols.statements import PARTIES, Statement, addends, only_the_sum
@@ -10,12 +10,6 @@ from parley.spec.run import RunSpec
 
 CROSSINGS: tuple[Entry, ...] = (
     *CLOCK,
-    derived(
-        "decentralised.v1.Measures.sum",
-        "a party's losses, mistakes, numbers of rows, accuracy and its level, and norm of its hyper-gradient",
-        SECURE_SUM,
-        "coordinator: the sum over all parties",
-    ),
     derived(
         "decentralised.v1.PushSumVector.z",
         "the sender's gradients and state",

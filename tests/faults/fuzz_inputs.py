@@ -4,8 +4,8 @@ import random
 
 from parley.protocols.tensor.codec import MessageInvalid
 from parley.spec.parsing import SpecInvalid, parse_spec
+from parley.testing.mutation import mutated, random_message
 from tests.faults.cases import CASES, spec_of
-from tests.faults.mutation import mutated, random_message
 from tests.faults.specs import mutated_spec
 from tests.faults.tally import Tally
 from tests.property.test_fuzz_decoders import DECODERS, announced_bytes

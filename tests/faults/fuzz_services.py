@@ -22,10 +22,11 @@ from parley.services.wire.certificates import load_identity
 from parley.services.wire.refusals import reason_of
 from parley.services.wire.transport import channel_credentials, channel_options
 from parley.services.wire.version import VERSION
+from parley.testing.fork_server import ForkServer
+from parley.testing.mutation import mutated, random_message
+from parley.testing.remains import remains_of, wait_for_end
 from tests.faults.cases import CASES, PARTIES, spec_of
-from tests.faults.fork_server import ForkServer
-from tests.faults.harness import DisturbableFederation, make_federation, remains_of, wait_for_end
-from tests.faults.mutation import mutated, random_message
+from tests.faults.harness import DisturbableFederation, make_federation
 from tests.faults.served import Known, Served, attach, lower_forward, right_messages, served_methods
 from tests.faults.specs import mutated_spec
 from tests.faults.tally import Tally

@@ -13,17 +13,10 @@ from pathlib import Path
 from typing import Any
 
 from parley.client import Federation, Run
+from parley.testing.fork_server import ForkServer
+from parley.testing.remains import Remains, remains_of, start, wait_for_end
 from tests.faults.cases import ASYNCHRONOUS, CASES, LONG, PARTIES, TARGET, asynchronous_case, make_tables, spec_text
-from tests.faults.fork_server import ForkServer
-from tests.faults.harness import (
-    DisturbableFederation,
-    Kill,
-    Remains,
-    make_federation,
-    remains_of,
-    start,
-    wait_for_end,
-)
+from tests.faults.harness import DisturbableFederation, Kill, make_federation
 from tests.faults.tally import Tally
 
 RUNS = 2

@@ -1,25 +1,18 @@
-"""A gRPC relay in front of a party that loses, repeats and overtakes single messages between parties.
+"""A relay in front of a party that loses, repeats and overtakes single messages between parties.
 
-It ends the TLS of both sides with the test federation's own certificates, so that the processes behind it are the
-product's, unchanged: the caller sees the party's certificate, the party sees the caller's. All calls pass; only
-messages of `PeerService.Push` meet their fate, which is a function of sender, receiver and step alone: two runs over
-the same links have the same trace, whatever the timing.
+All calls pass; only messages of `PeerService.Push` meet their fate, which is a function of sender, receiver and step
+alone: two runs over the same links have the same trace, whatever the timing.
 """
 
-import asyncio
-import threading
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-import grpc
 import numpy as np
 
 from parley.contracts.peer.v1 import peer_service_pb2 as pb
-from parley.services.wire.authorisation import Caller, caller_of
-from parley.services.wire.transport import OPTIONS, listen, open_channel
+from parley.testing.relay import Relay as PassingRelay
 
 PUSH = "/parley.peer.v1.PeerService/Push"
 
@@ -50,8 +43,8 @@ def seeded_fates(seed: int, until: Callable[[int], bool], *, lost: float, repeat
     return fate
 
 
-class Relay:
-    """Listens on a free port of this machine as party `name`, and passes calls on to its address."""
+class Relay(PassingRelay):
+    """In front of party `name`; what its peers push meets its fate."""
 
     def __init__(self, name: str, target: str, certificates: Path, fates: Fates) -> None:
         self.fates = fates
@@ -60,73 +53,25 @@ class Relay:
         self.latest_step = -1
         self.cut_off: set[str] = set()
         """Parties whose messages do not get through; everyone else's do."""
-        self._pushes: dict[str, set[Any]] = {}
-        self._name, self._target, self._certificates = name, target, certificates
-        self._channels: dict[Caller, grpc.aio.Channel] = {}
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
-        self._thread.start()
-        self._server, self.address = self._call(self._listen())
+        super().__init__("party", name, target, certificates)
 
     @property
     def pushers(self) -> set[str]:
         """Parties that have a stream to this one."""
-        return {name for name, calls in self._pushes.items() if calls}
+        return self.callers(PUSH)
 
     def cut(self, sender: str) -> None:
         """Let nothing of a party through from now on, and break its streams."""
         self.cut_off.add(sender)
-        for call in list(self._pushes.get(sender, ())):
-            self._loop.call_soon_threadsafe(call.cancel)
+        self.cancel(PUSH, sender)
 
-    def close(self) -> None:
-        """Hang up on everyone."""
-        if self._loop.is_running():
-            self._call(self._close())
-            self._loop.call_soon_threadsafe(self._loop.stop)
-            self._thread.join(5)
+    def is_cut(self, method: str, caller: str) -> bool:
+        """Whether a party was cut off."""
+        return method == PUSH and caller in self.cut_off
 
-    def _call(self, awaitable: Any) -> Any:
-        return asyncio.run_coroutine_threadsafe(awaitable, self._loop).result(30)
-
-    async def _listen(self) -> tuple[grpc.aio.Server, str]:
-        server = grpc.aio.server(options=OPTIONS)
-        server.add_generic_rpc_handlers((_Everything(self._pass_on),))
-        port = listen(server, "127.0.0.1:0", self._certificates / self._name)
-        await server.start()
-        return server, f"127.0.0.1:{port}"
-
-    async def _close(self) -> None:
-        await self._server.stop(0)
-        for channel in self._channels.values():
-            await channel.close()
-
-    async def _pass_on(
-        self, method: str, requests: AsyncIterator[bytes], context: grpc.aio.ServicerContext
-    ) -> AsyncIterator[bytes]:
-        caller = caller_of(context)
-        if method == PUSH and caller.name in self.cut_off:
-            await context.abort(grpc.StatusCode.UNAVAILABLE, "cut off")
-        if caller not in self._channels:
-            self._channels[caller] = open_channel(
-                self._target, self._certificates / caller.name, "party", self._name, own_connection=True
-            )
-        passing = self._weathered(caller.name, requests) if method == PUSH else requests
-        call = self._channels[caller].stream_stream(method)(passing, timeout=context.time_remaining())
-        pushes = self._pushes.setdefault(caller.name, set()) if method == PUSH else set()
-        pushes.add(call)
-        try:
-            async for response in call:
-                yield response
-        except grpc.aio.AioRpcError as error:
-            await context.abort(error.code(), error.details() or "", tuple(error.trailing_metadata() or ()))
-        except asyncio.CancelledError:
-            if caller.name not in self.cut_off:
-                raise
-            await context.abort(grpc.StatusCode.UNAVAILABLE, "cut off")
-        finally:
-            pushes.discard(call)
-            call.cancel()
+    def requests(self, method: str, caller: str, messages: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+        """What peers push meets its fate."""
+        return self._weathered(caller, messages) if method == PUSH else messages
 
     async def _weathered(self, sender: str, requests: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
         held: list[bytes] = []
@@ -144,19 +89,3 @@ class Relay:
             due, held = (held, copies) if fate.overtaken else (copies + held, [])
             for each in due:
                 yield each
-
-
-class _Everything(grpc.GenericRpcHandler):
-    """Takes every method as a stream of bytes in both directions, which is what any call is on the wire."""
-
-    def __init__(self, pass_on: Callable[..., AsyncIterator[bytes]]) -> None:
-        self._pass_on = pass_on
-
-    def service(self, handler_call_details: grpc.HandlerCallDetails) -> grpc.RpcMethodHandler:
-        method = handler_call_details.method
-
-        async def behaviour(requests: AsyncIterator[bytes], context: grpc.aio.ServicerContext) -> AsyncIterator[bytes]:
-            async for response in self._pass_on(method, requests, context):
-                yield response
-
-        return grpc.stream_stream_rpc_method_handler(behaviour)

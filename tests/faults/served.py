@@ -21,7 +21,7 @@ from parley.contracts.run.v1 import run_service_pb2 as run_pb
 from parley.contracts.tensor.v1 import tensor_pb2
 from parley.services.coordinator.__main__ import POLICY as COORDINATOR_POLICY
 from parley.services.party.__main__ import POLICY as PARTY_POLICY
-from tests.faults.mutation import random_message
+from parley.testing.mutation import random_message
 
 CALLERS = {"coordinator": "coordinator", "party": "shop", "client": "client"}
 """Who calls in a role."""

@@ -5,7 +5,7 @@ from typing import Any
 
 import yaml
 
-from tests.faults.mutation import damaged
+from parley.testing.mutation import damaged
 
 VALUES: tuple[Any, ...] = (
     None, True, False, 0, -1, 1, 3, 2**31, 2**63, 2**64, -(2**70), 0.5, 1e308, float("inf"), float("nan"), "", "0:5",

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 import yaml
 
 from parley.client import Federation, RequestRefused, Run
+from parley.testing.remains import remains_of, wait_for_end
 from tests.faults.cases import spec_of
-from tests.faults.harness import DisturbableFederation, remains_of, wait_for_end, wait_for_step
+from tests.faults.harness import DisturbableFederation, wait_for_step
 
 STEPS = 120
 CASE = "implicit, two trees, off"

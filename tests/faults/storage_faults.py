@@ -8,8 +8,8 @@ from pathlib import Path
 
 from parley.client import RequestRefused
 from parley.local import ProcessEnded
+from parley.testing.remains import wait_for_end
 from tests.faults.cases import spec_of
-from tests.faults.harness import wait_for_end
 from tests.faults.stage import Stage
 
 FLIPS = 5

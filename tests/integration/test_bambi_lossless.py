@@ -1,19 +1,14 @@
 """Training between organisations loses nothing: real processes end where autograd on the pooled data ends."""
 
-import numpy as np
 import pytest
 import torch
 import yaml
 
-from parley.numerics.streams import stream
-from parley.party.bambi.models import build_model
-from parley.protocols.bambi.settings import BambiSpec
 from parley.services.party.checkpoints import Store
 from parley.spec.parsing import parse_spec
-from parley.spec.rows import divide
 from parley.tables.loading import TableRequest, load_labels, load_table
 from tests.integration.conftest import PARTIES
-from tests.oracle.pooled_bambi import Pooled, relative_error
+from tests.oracle.pooled_bambi import relative_error, trained
 
 MODES = ("implicit", "zeroth_order", "zeroth_order_local")
 
@@ -72,41 +67,9 @@ def between_processes(federation, client, text):
 def on_pooled_data(data, text):
     """The same steps with every party's features side by side."""
     spec = parse_spec(text)
-    settings = spec.settings(BambiSpec)
-    names = [entry.name for entry in spec.parties]
-    features = [
-        torch.from_numpy(load_table(TableRequest(data / "cancer" / f"{name}.parquet")).features).to(torch.float64)
-        for name in names
-    ]
-    classes = load_labels(data / "cancer" / "labels.parquet").values
-    target = np.eye(2)[classes] if settings.loss == "softmax" else classes[:, None].astype(float)
-    rows = divide(spec.split, len(classes), stream(spec.seed, "split"))
-    models, x, embeds = [], [], []
-    for m, a in enumerate(features):
-        if settings.problem == "hyper_parameters":
-            x.append(torch.full((a.shape[1],), np.log(settings.regularisation), dtype=torch.float64))
-            embeds.append(lambda x, a: a)
-            continue
-        model = build_model("mlp", a.shape[1], 3, (4,), "tanh", dtype=torch.float64)
-        models.append(model)
-        x.append(model.initial(stream(spec.seed, f"x/{m}")))
-        embeds.append(model.apply)
-    outputs = target.shape[1]
-    widths = [a.shape[1] if settings.problem == "hyper_parameters" else 3 for a in features]
-    y = [torch.zeros((width, outputs), dtype=torch.float64) for width in widths]
-    pooled = Pooled(settings, features, torch.from_numpy(target), rows, spec.seed, embeds, x, y)
-    for k in range(1, settings.upper.steps + 1):
-        if settings.hypergradient == "implicit":
-            y = pooled.solve_lower(k, pooled.y)
-            hypergradient = pooled.implicit(k, y)
-        else:
-            y, hypergradient = pooled.zeroth_order(k, pooled.y, settings.hypergradient.endswith("local"))
-        step = settings.upper.optimiser.step
-        pooled.x = [block - step * gradient for block, gradient in zip(pooled.x, hypergradient, strict=True)]
-        pooled.y = y
-    named = [model.state_dict(block) for model, block in zip(models, pooled.x, strict=False)]
-    saved = [torch.cat([part[name].reshape(-1) for name in sorted(part)]) for part in named] or pooled.x
-    return saved, pooled.y
+    features = [load_table(TableRequest(data / "cancer" / f"{entry.name}.parquet")).features for entry in spec.parties]
+    named, y = trained(spec, features, load_labels(data / "cancer" / "labels.parquet").values)
+    return [torch.cat([part[name].reshape(-1) for name in sorted(part)]) for part in named], y
 
 
 @pytest.mark.parametrize("parties", [2, 3, 4])

@@ -23,7 +23,8 @@ from parley.privacy.noise import KeyedNoise
 from parley.protocols.decentralised.messages import plan_of
 from parley.protocols.ldp_dsbo.settings import LdpDsboSpec
 from parley.spec.parsing import parse_spec
-from tests.faults.harness import DisturbableFederation, start, wait_for_step
+from parley.testing.remains import start
+from tests.faults.harness import DisturbableFederation, wait_for_step
 
 PARTIES = ("north", "east", "south")
 SIZE, STEPS, BATCH = 8, 24, 20

@@ -6,9 +6,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from parley.numerics.streams import batch, directions
+from parley.numerics.streams import batch, directions, stream
+from parley.party.bambi.models import build_model
 from parley.protocols.bambi.settings import BambiSpec
-from parley.spec.rows import RowSets
+from parley.spec.rows import RowSets, divide
 
 
 @dataclass
@@ -120,6 +121,42 @@ class Pooled:
     def _blocks(self, flat):
         parts = flat.split([block.numel() for block in self.y])
         return [part.reshape(block.shape) for part, block in zip(parts, self.y, strict=True)]
+
+
+def trained(spec, features, classes):
+    """x and y of every party after the steps of a spec, with every party's features side by side.
+
+    A network is as the product draws it: an MLP with one hidden layer of 4, tanh and 3 outputs.
+    """
+    settings = spec.train
+    features = [torch.from_numpy(np.asarray(part, dtype=np.float64)) for part in features]
+    target = np.eye(2)[classes] if settings.loss == "softmax" else np.asarray(classes)[:, None].astype(float)
+    rows = divide(spec.split, len(classes), stream(spec.seed, "split"))
+    models, x, embeds = [], [], []
+    for m, a in enumerate(features):
+        if settings.problem == "hyper_parameters":
+            x.append(torch.full((a.shape[1],), np.log(settings.regularisation), dtype=torch.float64))
+            embeds.append(lambda x, a: a)
+            continue
+        model = build_model("mlp", a.shape[1], 3, (4,), "tanh", dtype=torch.float64)
+        models.append(model)
+        x.append(model.initial(stream(spec.seed, f"x/{m}")))
+        embeds.append(model.apply)
+    outputs = target.shape[1]
+    widths = [a.shape[1] if settings.problem == "hyper_parameters" else 3 for a in features]
+    y = [torch.zeros((width, outputs), dtype=torch.float64) for width in widths]
+    pooled = Pooled(settings, features, torch.from_numpy(target), rows, spec.seed, embeds, x, y)
+    for k in range(1, settings.upper.steps + 1):
+        if settings.hypergradient == "implicit":
+            y = pooled.solve_lower(k, pooled.y)
+            hypergradient = pooled.implicit(k, y)
+        else:
+            y, hypergradient = pooled.zeroth_order(k, pooled.y, settings.hypergradient.endswith("local"))
+        step = settings.upper.optimiser.step
+        pooled.x = [block - step * gradient for block, gradient in zip(pooled.x, hypergradient, strict=True)]
+        pooled.y = y
+    named = [model.state_dict(block) for model, block in zip(models, pooled.x, strict=False)]
+    return named or [{"coefficients": block} for block in pooled.x], pooled.y
 
 
 def relative_error(ours, exact):

@@ -4,15 +4,14 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-import torch
 from sklearn.datasets import load_digits
 from sklearn.decomposition import PCA
-from torch.autograd.functional import hessian
 
 from parley.experiments.fedbio_parties import from_zero, train
 from parley.numerics.storm import Schedule
 from parley.party.fedbio import steps as party
 from parley.party.fedbio.objectives import DataCleaning, Quadratic
+from tests.oracle.pooled_fedbio import PooledCleaning
 
 M, ROWS, CLASSES = 3, 20, 3
 NAMES = tuple(f"party-{m}" for m in range(M))
@@ -42,45 +41,17 @@ def federated(clients, settings, rounds):
     return train(from_zero(clients), settings, rounds, seed=11)
 
 
-def pooled_loss(clients, training: bool):
-    """Softmax regression on all parties' rows at once, written out without the product's code."""
-    features = torch.from_numpy(np.concatenate([c.features if training else c.validation_features for c in clients]))
-    labels = torch.from_numpy(np.concatenate([c.labels if training else c.validation_labels for c in clients]))
-
-    def loss(x, y):
-        scores = features @ y[:15].reshape(5, 3) + y[15:]
-        each = -torch.log_softmax(scores, 1)[torch.arange(len(labels)), labels]
-        return (torch.sigmoid(x) * each).mean() + 0.025 * (y @ y) if training else each.mean()
-
-    return loss
-
-
-def gradient(loss, x, y):
-    x, y = (torch.from_numpy(v.copy()).requires_grad_() for v in (x, y))
-    found = torch.autograd.grad(loss(x, y), (x, y), allow_unused=True)
-    return [np.zeros(leaf.shape) if g is None else g.numpy() for leaf, g in zip((x, y), found, strict=True)]
-
-
-def second_derivatives(loss, x, y):
-    """∇²_{xy} and ∇²_{yy}, dense."""
-    (_, cross), (_, square) = hessian(lambda a, b: loss(a, b), (torch.from_numpy(x), torch.from_numpy(y)))
-    return cross.numpy(), square.numpy()
-
-
 def test_rounds_of_one_full_step_equal_gradient_steps_on_the_pooled_rows():
     clients = digit_clients()
-    f, g = pooled_loss(clients, training=False), pooled_loss(clients, training=True)
-    x, y, u = np.zeros(M * ROWS), np.zeros(18), np.zeros(18)
-    for _ in range(6):
-        cross, square = second_derivatives(g, x, y)
-        hyper = gradient(f, x, y)[0] - cross @ u
-        lower, upper_y = gradient(g, x, y)[1], gradient(f, x, y)[1]
-        # A party steps its own weights by η; in the pooled mean over M parties they weigh 1/M, hence the M.
-        x, y, u = (
-            x - SETTINGS.eta * M * hyper,
-            y - SETTINGS.gamma * lower,
-            u - SETTINGS.tau * (square @ u - upper_y),
-        )
+    pooled = PooledCleaning(
+        np.concatenate([client.features for client in clients]),
+        np.concatenate([client.labels for client in clients]),
+        np.concatenate([client.validation_features for client in clients]),
+        np.concatenate([client.validation_labels for client in clients]),
+        CLASSES,
+        ridge=0.05,
+    )
+    x, y, u = pooled.steps(6, SETTINGS.eta, SETTINGS.gamma, SETTINGS.tau, M)
     outcome = federated(clients, SETTINGS, 6)
     np.testing.assert_allclose(outcome.averages.variables, np.concatenate([y, u]), atol=1e-6)
     weights = np.concatenate([state.variables.x for state in outcome.states])

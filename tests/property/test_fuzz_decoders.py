@@ -42,7 +42,8 @@ from parley.protocols.tensor.codec import LARGEST_TENSOR_BYTES, MessageInvalid, 
 from parley.services import wire
 from parley.services.wire import alignment_codec, event_codec
 from parley.services.wire.framing import receive
-from tests.faults.mutation import FUZZ_EXAMPLES, damaged, mutated, random_message
+from parley.testing.mutation import damaged, mutated, random_message
+from tests.property.examples import FUZZ_EXAMPLES
 
 EXAMPLES = settings(max_examples=FUZZ_EXAMPLES, deadline=None)
 seeds = st.integers(0, 2**63)

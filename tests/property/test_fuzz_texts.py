@@ -15,9 +15,10 @@ from parley.services.party.checkpoints import ModelMissing, Store
 from parley.services.party.config import PartyConfig
 from parley.services.wire.configuration import ConfigInvalid, load_config
 from parley.spec.parsing import SpecInvalid, parse_spec
+from parley.testing.mutation import damaged
 from tests.faults.cases import CASES, spec_of
-from tests.faults.mutation import FUZZ_EXAMPLES, damaged
 from tests.faults.specs import mutated_spec
+from tests.property.examples import FUZZ_EXAMPLES
 
 seeds = st.integers(0, 2**63)
 

@@ -1,8 +1,9 @@
 """Services that start in a moment: one process loads the libraries, and every service is a fork of it.
 
-Most of a service's start is the loading of libraries (three seconds of a core). A campaign of hundreds of kills would
-be spent on that. Here a fork server loads what does not speak gRPC, then forks on demand; the child becomes a process
-of its own, reads its configuration and runs the product's module like any other, and dies by kill -9 like any other.
+Most of a service's start is the loading of libraries (three seconds of a core). Tests that kill services again and
+again would be spent on that. Here one process loads what does not speak gRPC, then forks on demand; the child becomes a
+process of its own, reads its configuration and runs the product's module like any other, and dies by kill -9 like any
+other. It needs Linux.
 """
 
 import contextlib
@@ -15,6 +16,8 @@ import subprocess
 import sys
 from collections.abc import Mapping
 from pathlib import Path
+
+from parley.spec.algorithms import installed
 
 LIBRARIES = (
     "torch",
@@ -31,8 +34,6 @@ OURS = (
     "parley.privacy.ledger",
     "parley.spec.parsing",
     "parley.tables.loading",
-    "parley.party.bambi.steps",
-    "parley.coordinator.bambi.rounds",
 )
 
 
@@ -40,8 +41,9 @@ class ForkServer:
     """The process that forks; closing it leaves nobody behind."""
 
     def __init__(self) -> None:
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "tests.faults.fork_server"],
+        # By its path: its package loads what speaks gRPC.
+        self._process = subprocess.Popen(  # noqa: S603 (this very file)
+            [sys.executable, "-P", __file__],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             env={"OMP_NUM_THREADS": "1", **os.environ},
@@ -50,21 +52,22 @@ class ForkServer:
 
     def start(self, module: str, arguments: list[str], log: Path) -> "Service":
         """Fork a service that runs a module."""
-        assert self._process.stdin is not None and self._process.stdout is not None  # noqa: PT018 (pipes)
+        orders, answers = self._process.stdin, self._process.stdout
+        assert orders is not None and answers is not None  # noqa: PT018 (they are pipes)
         order = {"module": module, "arguments": arguments, "log": str(log)}
-        self._process.stdin.write(json.dumps(order).encode() + b"\n")
-        self._process.stdin.flush()
-        return Service(int(self._process.stdout.readline()))
+        orders.write(json.dumps(order).encode() + b"\n")
+        orders.flush()
+        return Service(int(answers.readline()))
 
     def close(self) -> None:
-        """End the fork server."""
+        """End the process, and every service that is left."""
         assert self._process.stdin is not None
         self._process.stdin.close()
         self._process.wait(10)
 
 
 class Service:
-    """A forked service, with as much of Popen as a federation uses; only the fork server gets its exit status."""
+    """A forked service, with as much of Popen as a federation uses; its exit status is only its parent's."""
 
     def __init__(self, pid: int) -> None:
         self.pid = pid
@@ -97,6 +100,8 @@ def _serve() -> None:
     """Load, then fork for every order on stdin, until it ends."""
     for name in (*LIBRARIES, *OURS):
         __import__(name)
+    for algorithm in installed().values():  # no side of an algorithm speaks gRPC
+        algorithm.load("party"), algorithm.load("coordinator")
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits: no zombies
     for line in sys.stdin:
         order = json.loads(line)
@@ -105,7 +110,7 @@ def _serve() -> None:
             _become(order)
         sys.stdout.write(f"{pid}\n")
         sys.stdout.flush()
-    os.killpg(0, signal.SIGKILL)  # services that are left end with their fork server
+    os.killpg(0, signal.SIGKILL)  # whoever is left goes too
 
 
 def _become(order: Mapping[str, str | list[str]]) -> None:

@@ -1,0 +1,83 @@
+"""LDP-DSBO keeps the contract of every algorithm; pooled, it is its two boxes written out for all agents at once."""
+
+import numpy as np
+from scipy.special import expit
+
+from parley.privacy.laplace_noise import add_laplace
+from parley.privacy.noise import KeyedNoise
+from parley.testing import KEY, AlgorithmCase
+from tests.contract_suite.built_in import PARTIES, BuiltInContract
+
+STEPS, BATCH, SIZE, WEIGHT = 12, 4, 3, 0.3
+HALF = STEPS * BATCH
+SPEC = f"""
+name: ldp-contract
+seed: 3
+dtype: float64
+table: ldp
+parties: [{", ".join(PARTIES)}]
+split: {{lower: "0:{HALF}", upper: "{HALF}:{2 * HALF}", test: 0}}
+train:
+  algorithm: ldp_dsbo
+  classes: ["0", "1"]
+  epsilon: 100
+  iterations: {STEPS}
+  batch: {BATCH}
+  weight: {WEIGHT}
+  network: {{kind: fully_connected}}
+  noise: {{sigma: 1.0}}
+  stretch: 2
+checkpoint_every: 4
+"""
+
+
+def records(member):
+    draw = np.random.default_rng(member)
+    features = draw.uniform(-0.3, 0.3, (2 * HALF, SIZE))
+    return features, (features @ [1.0, -2.0, 0.5] + draw.normal(0, 0.1, 2 * HALF) > 0).astype(int)
+
+
+def table(member):
+    features, labels = records(member)
+    columns = {f"c{index}": features[:, index] for index in range(SIZE)}
+    return {"id": [f"{row:03}" for row in range(2 * HALF)], **columns, "label": labels}
+
+
+def directions(features, labels, t, x, y, z):
+    """u, ∇_y g and H z − b of logistic regression with e^x as its regularisation, on the records so far."""
+    seen, signs = (t + 1) * BATCH, np.where(labels == 1, 1.0, -1.0)
+    lower, upper = slice(0, seen), slice(HALF, HALF + seen)
+
+    def slopes(part):
+        return expit(-signs[part] * (features[part] @ y))
+
+    gradient = -(signs[lower] * slopes(lower)) @ features[lower] / seen
+    curvature = features[lower].T @ np.diag(slopes(lower) * (1 - slopes(lower))) @ features[lower] / seen
+    b = -(signs[upper] * slopes(upper)) @ features[upper] / seen
+    return -np.exp(x) * y * z, gradient + np.exp(x) * y, curvature @ z + np.exp(x) * z - b
+
+
+def pooled(run_id):
+    """Every agent mixes its neighbours' noised states with its own clear one, and steps; then into its box."""
+    states, noise, others = np.zeros((3, 3, SIZE)), KeyedNoise(KEY), np.full((3, 3), WEIGHT) - WEIGHT * np.eye(3)
+    for t in range(STEPS):
+        lengths = [0.01 / (t + 1) ** 0.95, 6.0 / (t + 1) ** 0.87, 0.5 / (t + 1) ** 0.75]
+        scales = [1 / np.sqrt(2) * (t + 1.0) ** -rate for rate in (0.8, 0.76, 0.6)]  # to the bit: noise goes by it
+        noised = np.array(
+            [[add_laplace(agent[v], scales[v], noise, run_id, t, "xyz"[v]) for v in range(3)] for agent in states]
+        )
+        mixed = states * (1 - 2 * WEIGHT) + np.einsum("ij,jvk->ivk", others, noised)
+        steps = [directions(*records(member), t, *state) for member, state in enumerate(states)]
+        states = mixed - np.array(lengths)[:, None] * np.array(steps)
+        boxes = np.array([[-8.0, -5.0], [-30.0, 30.0], [-4.0, 4.0]])
+        states = np.clip(states, boxes[:, :1], boxes[:, 1:])
+    return {party: {"x": x, "y": y, "z": z} for party, (x, y, z) in zip(PARTIES, states, strict=True)}
+
+
+class TestLdpDsbo(BuiltInContract):
+    case = AlgorithmCase(
+        spec=SPEC,
+        tables={party: {"ldp": table(member)} for member, party in enumerate(PARTIES)},
+        pooled=pooled,
+        tolerance=1e-9,
+    )
