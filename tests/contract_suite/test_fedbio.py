@@ -47,7 +47,8 @@ def table(member, count, seed):
 
 def pooled(_):
     parts = [(*rows_of(member, ROWS, 0), *rows_of(member, CHECKED, 1)) for member in range(len(PARTIES))]
-    everyone = PooledCleaning(*(np.concatenate(part) for part in zip(*parts, strict=True)), CLASSES, 0.05)
+    rows, labels, checked, truth = (np.concatenate(part) for part in zip(*parts, strict=True))
+    everyone = PooledCleaning(rows, labels, checked, truth, CLASSES, 0.05)
     _, y, _ = everyone.steps(ROUNDS, 50, 0.5, 0.3, len(PARTIES))
     weights, bias = y[: SIZE * CLASSES].reshape(SIZE, CLASSES), y[SIZE * CLASSES :]
     return {party: {"layers.0.weight": weights, "layers.0.bias": bias} for party in PARTIES}

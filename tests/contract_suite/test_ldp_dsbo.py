@@ -67,7 +67,7 @@ def pooled(run_id):
             [[add_laplace(agent[v], scales[v], noise, run_id, t, "xyz"[v]) for v in range(3)] for agent in states]
         )
         mixed = states * (1 - 2 * WEIGHT) + np.einsum("ij,jvk->ivk", others, noised)
-        steps = [directions(*records(member), t, *state) for member, state in enumerate(states)]
+        steps = [directions(*records(member), t, x, y, z) for member, (x, y, z) in enumerate(states)]
         states = mixed - np.array(lengths)[:, None] * np.array(steps)
         boxes = np.array([[-8.0, -5.0], [-30.0, 30.0], [-4.0, 4.0]])
         states = np.clip(states, boxes[:, :1], boxes[:, 1:])

@@ -28,6 +28,7 @@ LIBRARIES = (
     "yaml",
     "safetensors.torch",
     "pyarrow.parquet",
+    "matplotlib.backends.backend_agg",
 )
 OURS = (
     "parley.numerics.streams",

@@ -173,24 +173,29 @@ def _written(path: Path, columns: Columns) -> dict[str, str]:
 
 
 class Killer:
-    """A tap that kills a service when so many messages have passed, and again after so many more; it is restarted."""
+    """A tap that kills services one after the other, each when so many messages have passed since the one before.
 
-    def __init__(self, federation: RelayedFederation, victim: str, after: Sequence[int]) -> None:
-        self._federation, self._victim = federation, victim
-        self._left, self._waits = list(after), after[0]
-        self._killed, self._over = threading.Event(), threading.Event()
+    Each is restarted at once.
+    """
+
+    def __init__(self, federation: RelayedFederation, victims: Sequence[str], after: int) -> None:
+        self._federation, self._left, self._after, self._count = federation, list(victims), after, after
+        self._down, self._killed, self._over = "", threading.Event(), threading.Event()
         self._thread = threading.Thread(target=self._restart, daemon=True)
         self._failure: Exception | None = None
-        self.kills = 0
+
+    @property
+    def spared(self) -> list[str]:
+        """Who was not killed."""
+        return self._left
 
     def __call__(self, passed: Passed) -> bytes:
-        """Count a message; the one that is due finds the service dead."""
-        if not self._killed.is_set() and self._left:
-            self._waits -= 1
-            if self._waits <= 0:
-                self._federation.kill(self._victim)
-                self.kills += 1
-                self._killed.set()
+        """Count a message; the one that is due finds a service dead."""
+        self._count -= 1
+        if self._left and self._count <= 0 and not self._down:
+            self._federation.kill(self._left[0])
+            self._down, self._count = self._left.pop(0), self._after
+            self._killed.set()
         return passed.data
 
     def __enter__(self) -> Self:
@@ -204,19 +209,15 @@ class Killer:
         self._killed.set()
         self._thread.join()
         if self._failure is not None:
-            raise AssertionError(f"{self._victim} did not come back") from self._failure
+            raise AssertionError("a service that was killed did not come back") from self._failure
 
     def _restart(self) -> None:
         try:
-            while self._left:
+            while not self._over.is_set() or self._down:
                 self._killed.wait()
-                if self._over.is_set() and self._federation.processes[self._victim].poll() is None:
-                    return
-                self._federation.restart(self._victim)
-                self._left.pop(0)
-                self._waits = self._left[0] if self._left else 0
                 self._killed.clear()
-                if self._over.is_set():
-                    return
+                if self._down:
+                    name, self._down = self._down, ""
+                    self._federation.restart(name)
         except Exception as error:
             self._failure = error
