@@ -43,8 +43,9 @@ def table(member):
     return {"id": [f"{row:03}" for row in range(2 * HALF)], **columns, "label": labels}
 
 
-def directions(features, labels, t, x, y, z):
+def directions(records, t, state):
     """u, ∇_y g and H z − b of logistic regression with e^x as its regularisation, on the records so far."""
+    (features, labels), (x, y, z) = records, state
     seen, signs = (t + 1) * BATCH, np.where(labels == 1, 1.0, -1.0)
     lower, upper = slice(0, seen), slice(HALF, HALF + seen)
 
@@ -67,7 +68,7 @@ def pooled(run_id):
             [[add_laplace(agent[v], scales[v], noise, run_id, t, "xyz"[v]) for v in range(3)] for agent in states]
         )
         mixed = states * (1 - 2 * WEIGHT) + np.einsum("ij,jvk->ivk", others, noised)
-        steps = [directions(*records(member), t, x, y, z) for member, (x, y, z) in enumerate(states)]
+        steps = [directions(records(member), t, state) for member, state in enumerate(states)]
         states = mixed - np.array(lengths)[:, None] * np.array(steps)
         boxes = np.array([[-8.0, -5.0], [-30.0, 30.0], [-4.0, 4.0]])
         states = np.clip(states, boxes[:, :1], boxes[:, 1:])
