@@ -5,14 +5,14 @@ asked for) masks. Roles that act with their peers do so in one event loop, which
 """
 
 import asyncio
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Generator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from safetensors.torch import load, save
 
-from parley.coordinator.programs import KeepingProgram, Observer, Program, Report, WireForm
+from parley.coordinator.programs import KeepingProgram, Observer, PausingProgram, Program, Report, WireForm
 from parley.numerics.arrays import Vector
 from parley.party.roles import Capabilities, Plan, Role
 from parley.privacy.release import OutcomeGate
@@ -24,6 +24,8 @@ from parley.simulation.sums import ClearSums, Sums
 Result = TypeVar("Result")
 Watch = Callable[[Any, Sequence[Any]], None]
 """Sees each round, and the parties' states after it."""
+Until = Callable[[Report], bool]
+"""Sees each report, and ends the run early by saying so."""
 
 
 @dataclass(frozen=True)
@@ -80,7 +82,7 @@ class Exchange:
         instructions = self._crossing.instructions(number, release, chosen)
         plans = await self._plans(instructions)
         drafts = {party: plan.draft for party, plan in plans.items() if plan.draft is not None}
-        hidden = self._sums.hide(number, drafts) if drafts else {}
+        hidden = await self._sums.hide(number, drafts) if drafts else {}
         addends = []
         for party, plan in plans.items():
             self.states[party] = plan.state
@@ -129,44 +131,24 @@ class Simulation:
             return [role.begin(None) for role in self.roles]
         return [role.begin(load(content)) for role, content in zip(self.roles, resume.parties, strict=True)]
 
-    def run(
-        self,
-        *,
-        observe: Observer | None = None,
-        until: Callable[[Report], bool] | None = None,
-        watch: Watch | None = None,
-        resume: Saved | None = None,
-    ) -> Outcome:
-        """Drive every round, from the first one or from a checkpoint; `until` ends the run early by saying so."""
-        return finished(self.drive(observe=observe, until=until, watch=watch, resume=resume))
+    def run(self, *, until: Until | None = None, watch: Watch | None = None, resume: Saved | None = None) -> Outcome:
+        """Drive every round, from the first one or from a checkpoint."""
+        return finished(self.drive(until=until, watch=watch, resume=resume))
 
     async def drive(
-        self,
-        *,
-        observe: Observer | None = None,
-        until: Callable[[Report], bool] | None = None,
-        watch: Watch | None = None,
-        resume: Saved | None = None,
+        self, *, until: Until | None = None, watch: Watch | None = None, resume: Saved | None = None
     ) -> Outcome:
         """The same in an event loop that is running."""
         reports: list[Report] = []
-        over = False
-
-        def note(report: Report) -> None:
-            nonlocal over
-            reports.append(report)
-            if observe is not None:
-                observe(report)
-            over = over or (until is not None and until(report))
-
-        states, checkpoints = self.begin(resume), {}
-        if resume is not None and isinstance(self.program, KeepingProgram) and resume.program is not None:
-            self.program.restore(resume.program)
-        exchange = Exchange(self.protocol, self.program, self.program.gate, self.roles, states, self.sums)
-        rounds = self.program.rounds(0 if resume is None else resume.k, note)
+        checkpoints: dict[int, Saved] = {}
+        exchange = Exchange(self.protocol, self.program, self.program.gate, self.roles, self.begin(resume), self.sums)
+        pausing = self.program if isinstance(self.program, PausingProgram) else None
+        rounds, seen = self._rounds(resume, reports.append), 0
         try:
             current: Round = next(rounds)
             while True:
+                if pausing is not None:
+                    await asyncio.sleep(pausing.pause_seconds(current))
                 total = await exchange.ask(current)
                 if watch is not None:
                     watch(current, exchange.states)
@@ -175,10 +157,18 @@ class Simulation:
                 if current.keeps == "model":
                     return Outcome(exchange.states, reports, exchange.rounds, checkpoints)
                 current = rounds.send(total)
-                if over:
+                fresh, seen = reports[seen:], len(reports)
+                if until is not None and any(until(report) for report in fresh):
                     current = self.program.finish
         finally:
             await exchange.stop()
+
+    def _rounds(self, resume: Saved | None, observe: Observer) -> Generator[Any, Any, None]:
+        if resume is None:
+            return self.program.rounds(0, observe)
+        if isinstance(self.program, KeepingProgram) and resume.program is not None:
+            self.program.restore(resume.program)
+        return self.program.rounds(resume.k, observe)
 
     def _saved(self, k: int, states: Sequence[Any]) -> Saved:
         parties = tuple(save(role.tensors(state)) for role, state in zip(self.roles, states, strict=True))

@@ -8,7 +8,7 @@ from google.protobuf.message import Message
 from parley.coordinator.programs import AnsweringProgram, Program
 from parley.party.peers import Take
 from parley.protocols.tensor.codec import Blobs, MessageInvalid
-from parley.simulation.crossing import Parts, from_bytes, to_bytes
+from parley.simulation.crossing import from_bytes, to_bytes
 
 
 class MemoryPeers:
@@ -18,7 +18,6 @@ class MemoryPeers:
         """`members` are all parties, this one among them once it is made."""
         self._index, self._members = index, members
         self._takers: dict[str, Take] = {}
-        self._newest: tuple[Message, Parts] | None = None
         self.sent_bytes = 0
         """Bytes of the messages that were sent, serialised."""
 
@@ -29,13 +28,11 @@ class MemoryPeers:
     async def push(self, receiver: int, blobs: Blobs, **body: Message) -> None:
         """Hand a message to the party with block `receiver`."""
         ((name, message),) = body.items()
-        if self._newest is None or self._newest[0] is not message:  # the same to several receivers
-            self._newest = message, to_bytes(message, blobs)
-        sent = self._newest[1]
-        self.sent_bytes += len(sent[0]) + sum(len(blob) for blob in sent[1])
         taker = self._members[receiver]._takers.get(name)
         if taker is None:
             raise MessageInvalid(f"party {receiver} takes no {name} from peers")
+        sent = to_bytes(message, blobs)
+        self.sent_bytes += len(sent[0]) + sum(len(blob) for blob in sent[1])
         taker(self._index, *from_bytes(type(message), sent))
 
 

@@ -30,7 +30,7 @@ from parley.services.party.preprocessing import table_of_run
 from parley.services.party.tables import TableStore
 from parley.simulation.driver import Exchange, Outcome, Simulation, finished
 from parley.simulation.peers import MemoryLine, memory_peers
-from parley.simulation.sums import ProtectedSums, pair_secrets
+from parley.simulation.sums import pair_secrets, protected_sums
 from parley.spec.run import RunSpec
 from parley.tables.loading import Labels, Table, id_digest
 
@@ -108,7 +108,7 @@ def simulation_of(
     for line in lines:
         line.program = program
     roles = [party.role(Begun(each, sizes, program.outputs, peers[m], secrets[m])) for m, each in enumerate(opened)]
-    protected = ProtectedSums(spec.privacy.aggregation, len(roles)) if sums == "protected" else None
+    protected = protected_sums(spec.privacy.aggregation, len(roles)) if sums == "protected" else None
     return Simulation(party.protocol, program, roles, protected)
 
 
