@@ -47,18 +47,6 @@ class BilevelCost:
     """d_λ."""
 
 
-def inner_value(cost: BilevelCost, x: Vector, hyper: Vector, rows: Rows = None) -> float:
-    """Return g_i(x, λ_i; rows)."""
-    with torch.no_grad():
-        return float(cost.inner(torch.as_tensor(x), torch.as_tensor(hyper), _rows(rows)))
-
-
-def outer_value(cost: BilevelCost, x: Vector, hyper: Vector) -> float:
-    """Return f_i(x, λ_i)."""
-    with torch.no_grad():
-        return float(cost.outer(torch.as_tensor(x), torch.as_tensor(hyper)))
-
-
 def inner_gradient(cost: BilevelCost, x: Vector, hyper: Vector, rows: Rows = None) -> Vector:
     """Return ∂_x g_i."""
     point = torch.tensor(x, requires_grad=True)

@@ -44,11 +44,6 @@ class Loss(Protocol):
     accuracy_name: ClassVar[str]
     """What `accuracy` reports: "accuracy", or "r2" for a regression."""
 
-    @property
-    def curvature_scale(self) -> float:
-        """A typical eigenvalue of the per-sample L''(h), for preconditioners; it has no label in it."""
-        ...
-
     def encode(self, labels: Array, dtype: Any = np.float32) -> Array:
         """Turn raw labels into true target rows (B×C)."""
         ...
@@ -221,6 +216,19 @@ class Squared:
         return float(1 - residual / spread) if spread > 0 else float("nan")
 
 
+CleanLoss = Softmax | Logistic | Squared
+
+
+def clean_loss(name: str, outputs: int) -> CleanLoss:
+    """The loss of exact labels that a spec names; `outputs` are the columns of h."""
+    match name:
+        case "softmax":
+            return Softmax(outputs)
+        case "logistic":
+            return Logistic()
+    return Squared()
+
+
 @dataclass(frozen=True, eq=False)
 class ForwardCorrectedSoftmax:
     """−log Σ_k P(ỹ|k) p_k: the likelihood of a randomised label, minimised by the clean class probabilities.
@@ -248,14 +256,6 @@ class ForwardCorrectedSoftmax:
     def classes(self) -> int:
         """C."""
         return int(self.transition.shape[0])
-
-    @property
-    def curvature_scale(self) -> float:
-        """Mean eigenvalue of the Fisher matrix at uniform p; (C−1)/C² times (P_kk − P_jk)² for k-ary RR."""
-        p = np.full(self.classes, 1 / self.classes)
-        jacobian = self.transition @ (np.diag(p) - np.outer(p, p))
-        fisher = jacobian.T @ (jacobian / (self.transition @ p)[:, None])
-        return float(np.trace(fisher) / self.classes)
 
     def encode(self, labels: Array, dtype: Any = np.float32) -> Array:
         """One-hot rows of integer labels (clean or noisy)."""
@@ -316,11 +316,6 @@ class ForwardCorrectedLogistic:
                 f"The flip probability must lie strictly between 0 and 1/2, not {self.flip}; "
                 "take it from the label mechanism (without noise, use Logistic)."
             )
-
-    @property
-    def curvature_scale(self) -> float:
-        """The Fisher information at p = ½: (1 − 2·flip)²/4."""
-        return (1 - 2 * self.flip) ** 2 / 4
 
     def encode(self, labels: Array, dtype: Any = np.float32) -> Array:
         """A column of 0 and 1 (clean or noisy)."""
@@ -385,13 +380,6 @@ class ForwardCorrectedBits:
             raise TransitionNotStochastic(
                 f"The bits need 0 < other < own < 1, not {self.other} and {self.own}; take them from the mechanism."
             )
-
-    @property
-    def curvature_scale(self) -> float:
-        """Mean eigenvalue of the Gauss–Newton matrix at uniform p."""
-        gain = self.own - self.other
-        mixed = self.other + gain / self.classes
-        return gain**2 / (mixed * (1 - mixed)) * (self.classes - 1) / self.classes**3
 
     def encode(self, labels: Array, dtype: Any = np.float32) -> Array:
         """One-hot rows of integer labels."""

@@ -5,7 +5,7 @@ links of every step from the plan, so no one has to announce a topology. Links a
 `links[i, j]` when i sends to j; every member is its own neighbour, as in Terashita and Hara, "Decentralized
 Hyper-Gradient Computation over Time-Varying Directed Networks" (HGP), section 2.1.
 
-Three weight rules: `push_weights` (column stochastic, Push-Sum), `metropolis_weights` (doubly stochastic,
+Push-Sum splits equally among a member's receivers. Two other weight rules: `metropolis_weights` (doubly stochastic,
 undirected networks), `gossip_weights` (rows that sum to zero, LDP-DSBO's Assumption 2.1).
 """
 
@@ -123,12 +123,6 @@ def out_neighbours(matrix: Links, member: int) -> tuple[int, ...]:
 def in_neighbours(matrix: Links, member: int) -> tuple[int, ...]:
     """Return the other members from which `member` hears."""
     return tuple(int(j) for j in np.flatnonzero(matrix[:, member]) if j != member)
-
-
-def push_weights(matrix: Links) -> Weights:
-    """Return the column-stochastic matrix of Push-Sum: entry (i, j) = 1/|N_j^out| when j sends to i."""
-    out_degree = matrix.sum(axis=1)
-    return np.asarray((matrix / out_degree[:, None]).T, dtype=np.float64)
 
 
 def metropolis_weights(matrix: Links) -> Weights:

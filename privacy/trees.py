@@ -123,36 +123,6 @@ def _present(parent: int | None) -> int:
     return parent
 
 
-def heap(order: Sequence[int]) -> Tree:
-    """The binary heap in which `order[i]` hangs below `order[(i−1)//2]`: depth ⌊log₂ q⌋."""
-    parents: list[int | None] = [None] * len(order)
-    for position in range(1, len(order)):
-        parents[order[position]] = order[(position - 1) // 2]
-    return Tree(tuple(parents))
-
-
-def requester_trees(parties: int, requester: int) -> TreePair:
-    """Trees for a sum that party r opens: T1 = heap over r, r+1, …; T2 = heap over r−1, r−2, …, whose root forwards φ₂.
-
-    They pass the one-party check for every q ≥ 3 tried (3..64), and the pair check for even q ≥ 6.
-    """
-    if parties < 3:
-        raise TooFewParties(
-            f"a sum of {parties} parties opened by one of them reveals the other's value: "
-            "use at least 3, or let the coordinator open it"
-        )
-    up = [(requester + i) % parties for i in range(parties)]
-    down = [(requester - 1 - i) % parties for i in range(parties)]
-    return TreePair(heap(up), heap(down), requester)
-
-
-def coordinator_trees(parties: int) -> TreePair:
-    """Trees for a sum that the coordinator opens: heaps over 0, 1, … and over q−1, q−2, …; both roots send to it."""
-    if parties < 2:
-        raise TooFewParties("the coordinator would see the only party's value: use at least 2 parties")
-    return TreePair(heap(range(parties)), heap(range(parties - 1, -1, -1)), None)
-
-
 def rotated(pair: TreePair, requester: int) -> TreePair:
     """A pair made for output 0, turned so that `requester` opens the sum."""
     parties = pair.masked.size

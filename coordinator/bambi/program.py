@@ -11,7 +11,7 @@ import parley.coordinator.bambi.rounds as bambi
 from parley.coordinator.labels import LabelAccess, ReleasePlan, check_rows
 from parley.coordinator.programs import CommonRows, CoordinatorAlgorithm, Observer, Predictor
 from parley.numerics.arrays import Vector
-from parley.numerics.losses import Logistic, Loss, Softmax, Squared
+from parley.numerics.losses import Loss, clean_loss
 from parley.numerics.streams import stream
 from parley.privacy.release import Addend, OutcomeGate, Release
 from parley.protocols.bambi.codec import PROTOCOL, decode_contribution, encode_instruction
@@ -69,12 +69,8 @@ def program(spec: RunSpec, access: LabelAccess) -> BambiProgram:
 
 def loss_of(settings: BambiSpec, labels: Labels) -> tuple[Loss, int]:
     """The loss and the columns of the summed embedding."""
-    match settings.loss:
-        case "softmax":
-            return Softmax(len(labels.classes)), len(labels.classes)
-        case "logistic":
-            return Logistic(), 1
-    return Squared(), 1
+    outputs = len(labels.classes) if settings.loss == "softmax" else 1
+    return clean_loss(settings.loss, outputs), outputs
 
 
 def check(spec: RunSpec, access: LabelAccess, rows: CommonRows) -> None:

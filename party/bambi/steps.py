@@ -28,6 +28,7 @@ import torch
 from torch import Tensor
 
 from parley.numerics.arrays import Array, Vector
+from parley.numerics.losses import clean_loss
 from parley.numerics.optimisers import Moments, descend, schedule
 from parley.numerics.streams import directions, stream
 from parley.party.bambi.lower_system import LowerBatch, Solve
@@ -374,9 +375,9 @@ def _newton_forward(block: Block, state: State, ask: LowerForward) -> tuple[Stat
 
 
 def _lower_batch(block: Block, x: Tensor, s: Array) -> LowerBatch:
-    curvature = {"softmax": (block.outputs - 1) / block.outputs**2, "logistic": 0.25, "squared": 1.0}
     settings = block.settings
-    return LowerBatch(s, regulariser(block, x), curvature[settings.loss], settings.implicit.preconditioner)
+    curvature = clean_loss(settings.loss, block.outputs).curvature_scale
+    return LowerBatch(s, regulariser(block, x), curvature, settings.implicit.preconditioner)
 
 
 def _linearised(block: Block, lower: LowerBatch, theta: Array) -> Linearised:

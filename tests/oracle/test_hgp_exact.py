@@ -9,7 +9,7 @@ import torch
 from parley.experiments.hgp_error import exact_solution
 from parley.experiments.hgp_parties import Mixing, hyper_gradients, train
 from parley.experiments.synthetic_clients import synthetic_clients
-from parley.numerics.bilevel_costs import outer_value, regularised_logistic
+from parley.numerics.bilevel_costs import regularised_logistic
 from parley.numerics.networks import NetworkKind, NetworkPlan
 from parley.numerics.streams import stream
 from parley.party.hgp.steps import Form, Hgp, Training, outer_step
@@ -17,6 +17,10 @@ from parley.party.hgp.steps import Form, Hgp, Training, outer_step
 CLIENTS = synthetic_clients(0)
 COSTS = [regularised_logistic(c.features, c.labels, c.validation_features, c.validation_labels) for c in CLIENTS]
 HYPERS = [np.full(5, 0.01) for _ in CLIENTS]
+
+
+def outer_value(cost, x, hyper):
+    return float(cost.outer(torch.as_tensor(x), torch.as_tensor(hyper)))
 
 
 def solve(hypers):

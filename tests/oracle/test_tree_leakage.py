@@ -17,7 +17,8 @@ import pytest
 
 from parley.privacy.tree_leakage import TreesLeak, check_trees
 from parley.privacy.tree_search import stored_trees
-from parley.privacy.trees import Tree, TreePair, coordinator_trees, requester_trees
+from parley.privacy.trees import Tree, TreePair
+from tests.heap_trees import coordinator_trees, requester_trees
 
 MODULUS = 4
 

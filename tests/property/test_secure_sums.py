@@ -6,8 +6,8 @@ from hypothesis import strategies as st
 
 from parley.privacy.pairwise import PairwiseMasker, sum_masked
 from parley.privacy.ring import Ring
-from parley.privacy.trees import requester_trees
 from parley.privacy.two_tree import PartialSum, SumOpener, TreeNumber, TwoTreeNode
+from tests.heap_trees import requester_trees
 
 rings = st.sampled_from([Ring.WIDE, Ring.NARROW, Ring(64, 20, 1 << 30), Ring(32, 8, 1 << 12)])
 shapes = st.sampled_from([(), (1,), (7,), (3, 5), (2, 0)])

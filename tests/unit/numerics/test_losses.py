@@ -15,6 +15,7 @@ from parley.numerics.losses import (
     Softmax,
     Squared,
     TransitionNotStochastic,
+    clean_loss,
     one_hot,
 )
 
@@ -199,19 +200,13 @@ def test_the_corrected_logistic_is_the_two_class_corrected_softmax():
 
 
 def test_curvature_scales_are_the_mean_eigenvalue_at_the_uniform_prediction():
-    cases: list[tuple[Any, int]] = [
-        (Softmax(5), 5),
-        (Logistic(), 1),
-        (ForwardCorrectedSoftmax(rr_transition(5)), 5),
-        (ForwardCorrectedBits(5, 0.5, 0.2), 5),
-        (ForwardCorrectedLogistic(0.1), 1),
-    ]
+    cases = [(clean_loss("softmax", 5), 5), (clean_loss("logistic", 1), 1)]
     for loss, columns in cases:
         h = np.zeros((columns, columns))
         dense = columns * loss.curvature_product(h, np.eye(columns))
         assert loss.curvature_scale == pytest.approx(np.trace(dense) / columns)
     assert Softmax(5).curvature_scale == pytest.approx(4 / 25)
-    assert Squared().curvature_scale == 1
+    assert clean_loss("squared", 1).curvature_scale == 1
 
 
 def test_the_forward_corrected_loss_is_minimised_by_the_clean_distribution():

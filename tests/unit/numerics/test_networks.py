@@ -13,7 +13,6 @@ from parley.numerics.networks import (
     links,
     metropolis_weights,
     out_neighbours,
-    push_weights,
 )
 
 
@@ -70,13 +69,6 @@ def test_neighbours_leave_the_member_itself_out():
     matrix = links(plan, 0)
     assert out_neighbours(matrix, 0) == (1, 2)
     assert in_neighbours(matrix, 0) == (2,)
-
-
-def test_push_weights_are_column_stochastic_and_split_equally_among_receivers():
-    matrix = links(NetworkPlan(NetworkKind.RANDOM_DIRECTED, size=7, seed=2), 3)
-    weights = push_weights(matrix)
-    np.testing.assert_allclose(weights.sum(axis=0), 1.0)
-    assert weights[1, 0] == matrix[0, 1] / matrix[0].sum()
 
 
 def test_metropolis_weights_are_doubly_stochastic():

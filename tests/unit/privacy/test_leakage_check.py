@@ -3,7 +3,8 @@
 import pytest
 
 from parley.privacy.tree_leakage import TreesLeak, check_trees
-from parley.privacy.trees import TooFewParties, Tree, coordinator_trees, requester_trees
+from parley.privacy.trees import TooFewParties, Tree
+from tests.heap_trees import coordinator_trees, requester_trees
 
 
 def tree(*parents: int | str) -> Tree:

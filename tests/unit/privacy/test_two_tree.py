@@ -9,7 +9,7 @@ from parley.privacy.pairwise import NotAParticipant, RoundReused
 from parley.privacy.ring import NotRingElements, Ring, RingTooSmall
 from parley.privacy.tree_leakage import TreesLeak
 from parley.privacy.tree_search import collusion_resistant_trees
-from parley.privacy.trees import TooFewParties, Tree, TreePair, coordinator_trees, requester_trees
+from parley.privacy.trees import TooFewParties, Tree, TreePair
 from parley.privacy.two_tree import (
     BitmapsDisagree,
     OpenedOtherwise,
@@ -20,6 +20,7 @@ from parley.privacy.two_tree import (
     TwoTreeNode,
     UnexpectedPartialSum,
 )
+from tests.heap_trees import coordinator_trees, requester_trees
 
 RING = Ring.WIDE
 
