@@ -144,7 +144,7 @@ def hyper_gradients(
     """Return each party's v_i ≈ d/dλ_i Σ_k f_k; `watch(m, v)` sees the parties' own v after each round of `marks`."""
     tasks = [Given(*parts) for parts in zip(costs, points, hypers, strict=True)]
     # A round ends with the first step of the next one, which takes in what was sent last.
-    ends = {m * settings.push_steps + 1: m for m in marks if m < settings.rounds}
+    ends = {m * settings.push_steps + 1: m for m in marks if m * settings.push_steps + 1 < settings.steps}
     cuts = [0, *sorted(ends), settings.steps]
     stretches = [StepRange("hyper_gradient", 0, *pair) for pair in pairwise(cuts)]
 

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections import deque
+from typing import Any
 
 import numpy as np
 import pytest
@@ -76,8 +77,8 @@ def test_where_one_party_fails_the_others_do_not_wait_for_it():
 
 def test_what_a_role_decodes_is_not_what_the_coordinator_made():
     run = simulation(spec_of("bambi"))
-    role, decoded, made = run.roles[0], [], []
-    plan = role.plan
+    role: Any = run.roles[0]
+    plan, decoded, made = role.plan, [], []
     role.plan = lambda state, instruction: decoded.append(instruction[0]) or plan(state, instruction)
     run.run(watch=lambda current, _: made.append(current.outcome))
     gradients = [

@@ -106,9 +106,9 @@ def test_a_port_left_to_chance_cannot_be_asked(tmp_path):
         address_of(config)
 
 
-def test_a_state_directory_is_made_and_left_empty(tmp_path):
+def test_a_state_directory_is_made_and_holds_nothing_but_its_lock(tmp_path):
     prepare_state(tmp_path / "state" / "bank")
-    assert list((tmp_path / "state" / "bank").iterdir()) == []
+    assert [path.name for path in (tmp_path / "state" / "bank").iterdir()] == ["service.lock"]
 
 
 def test_a_state_directory_that_cannot_be_written_is_named_with_what_to_do():
