@@ -60,10 +60,10 @@ async def main(given: argparse.Namespace) -> None:
         )
     prepare_state(config.state)
     lease = take_lease(config.database_url, config.name)
-    recorded, token = open_registry(config.database_url), secrets.token_hex(16)
+    recorded, ledger = open_registry(config.database_url), open_ledger(config.database_url)  # or nothing is touched
+    token, threads = secrets.token_hex(16), DatabaseThreads()
     recorded.claim(token)
-    threads = DatabaseThreads()
-    registry, ledger = AsyncRegistry(recorded, threads), open_ledger(config.database_url)
+    registry = AsyncRegistry(recorded, threads)
     fleet = Fleet(config.identity, config.parties)
     key = read_or_create_key(config.state / "label-noise.key")
     labels = LabelStore(config.labels, functools.partial(chosen_rows, AlignmentStore(config.state), config.name))

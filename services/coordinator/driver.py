@@ -308,8 +308,8 @@ class RunDriver:
 
     async def _note(self, body: Body, message: str, seconds: float | None = None, **changes: Any) -> None:
         wait_seconds = self._spec.wait_seconds if seconds is None else seconds
-        if "step" in changes:  # asynchronous parties make a few calls more than were asked for
-            changes["step"] = min(changes["step"], self._record.steps)
+        for name in {"step", "at"} & changes.keys():  # asynchronous parties make a few calls more than were asked for
+            changes[name] = min(changes[name], self._record.steps)
         try:
             await self._registry.change(self.run_id, body, message, seconds=wait_seconds, **changes)
         finally:
