@@ -27,7 +27,7 @@ SPECS = {
     "unknown field": (spec(train__upper__stepz=3), "SPEC_INVALID", "train.upper.stepz: no such field"),
     "missing section": ("name: a\nparties: [bank, shop]", "SPEC_INVALID", "train: missing"),
     "unknown algorithm": (spec(train__algorithm="magic"), "SPEC_INVALID", "algorithm"),
-    "negative steps": (spec(train__lower__steps=-1), "SPEC_INVALID", "greater than or equal to 1"),
+    "negative steps": (spec(train__lower__steps=-1), "SPEC_INVALID", "must be at least 1"),
     "infinite step size": (spec(train__upper__optimiser={"step": float("inf")}), "SPEC_INVALID", "finite"),
     "shares above one": (spec(split={"lower": 0.9, "upper": 0.9, "test": 0.1}), "SPEC_INVALID", "must not pass 1"),
     "rows beyond the table": (spec(split={"lower": "0:99999", "upper": 0.1, "test": 0}), "SPEC_INVALID", "1797"),
