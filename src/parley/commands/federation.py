@@ -40,7 +40,7 @@ def predict(
     if not wanted and (ids or ids_file is not None):
         raise Refused(f"{ids_file or '--ids'} names no rows: write one id on each line, or leave it out to predict all")
     with dial(address, identity, coordinator) as federation:
-        rows = _rows(federation.run(run).predict(table, wanted))
+        rows = _rows(federation.run(run).predict(table, wanted or None))
     if out is not None:
         _write(out, rows)
         console.print(f"Wrote {len(rows)} predictions to {out}", soft_wrap=True)
