@@ -49,7 +49,7 @@ def federation(
     return LocalFederation(
         scratch,
         {name: {table: {"path": data / table / f"{name}.parquet"} for table in sizes} for name in names},
-        {table: {"path": data / table / "labels.parquet"} for table in sizes},
+        {table: {"path": data / table / "labels.parquet", "budget": {"epsilon": 1e9}} for table in sizes},
         policy={"aggregations": ["pairwise", "two_tree", "plain"], "minimum_parties": 1},
         coordinator_options={"parties": parties} if parties else {},
         ready_seconds=60.0 + 30.0 * len(names),  # they share a few cores to start on

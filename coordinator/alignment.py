@@ -1,7 +1,7 @@
 """Entity alignment at the coordinator: the leader of `parley.privacy.psi`, with the ids of its label table.
 
-Everything here works on released values and on the coordinator's own ids. What the parties' tables say is added up
-id by id, and only sums that are 0 mean anything; see `parley.privacy.psi` for why.
+Everything here works on released values and on the coordinator's own ids. What the parties' tables hold for an
+id is added up; a sum of 0 means that all of them have it, any other is noise (see `parley.privacy.psi`).
 """
 
 from collections.abc import Mapping, Sequence
@@ -14,7 +14,7 @@ from parley.privacy.psi_workers import Workers
 
 
 class AnswerUnusable(ValueError):
-    """A party's answer does not have the size that follows from what it said before."""
+    """A party's answer does not have the size that follows from its earlier messages."""
 
 
 @dataclass

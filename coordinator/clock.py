@@ -1,4 +1,4 @@
-"""The clock of a decentralised run: how its stretches look on the wire, and how much the parties send each other."""
+"""The clock of a decentralised run: how ranges of steps look on the wire, and how much the parties send each other."""
 
 from typing import Any
 
@@ -12,7 +12,7 @@ from parley.protocols.tensor.codec import Blobs, MessageInvalid
 
 
 class Clock(LabelFreeProgram):
-    """Sends stretches of steps; no vector passes through it."""
+    """Sends ranges of steps; no vector passes through it."""
 
     def __init__(self, parties: int) -> None:
         self.finish = StepRange("finish", 0)
@@ -20,11 +20,11 @@ class Clock(LabelFreeProgram):
         self._parties = parties
 
     def encode(self, number: int, release: Release[StepRange]) -> tuple[Message, Blobs]:
-        """The instruction of a stretch."""
+        """The instruction for a range of steps."""
         return encode_instruction(number, release)
 
     def decode(self, message: Any, blobs: Blobs, release: Release[StepRange]) -> Addend | None:
-        """A party's answer; what it said to its neighbours is noted."""
+        """A party's answer; how much it sent to its neighbours is noted."""
         addend, traffic = decode_contribution(message, blobs, release.content)
         if traffic.party >= self._parties:
             raise MessageInvalid(f"there is no party {traffic.party} in this run")

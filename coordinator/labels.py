@@ -2,17 +2,21 @@
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
+from parley.coordinator.evaluations import EvaluationAccess
 from parley.numerics.losses import Loss
+from parley.privacy.dataset_ledger import DatasetTerms
+from parley.privacy.evaluations import Evaluation
 from parley.privacy.label_gate import LabelGate
 from parley.privacy.label_vault import LabelPolicy, LabelVault
 from parley.privacy.ledger import Budget, Ledger
 from parley.privacy.noise import KeyedNoise
+from parley.privacy.permanent_noise import class_tags, number_tags, tag_records
 from parley.spec.run import RunSpec
 from parley.tables.digests import labels_digest
 from parley.tables.errors import RowsDiffer
@@ -48,6 +52,16 @@ class LabelAccess:
     """Reads the run's label table."""
     ledger: Ledger
     noise_key: bytes
+    terms: DatasetTerms = field(default_factory=DatasetTerms)
+    """What the labels' owner allows over all runs."""
+    evaluations: EvaluationAccess | None = None
+    """Counts figures on true labels; None where they stay with the label holder."""
+
+    def evaluation(self, labels: Labels, rows: RowNumbers, name: str, times: int) -> Evaluation:
+        """The way out for figures on the true labels of these rows; `times` is for the whole run."""
+        if self.evaluations is None or not len(rows):
+            return Evaluation(len(rows))
+        return self.evaluations.over(labels, rows, name, times)
 
     def load(self, loss: str) -> Labels:
         """The labels, as a loss of this name takes them."""
@@ -61,16 +75,41 @@ class LabelAccess:
 
     def gate(self, labels: Labels, loss: Loss, plan: ReleasePlan) -> LabelGate:
         """The gate through which the run's labels leave; opens the run in the ledger."""
-        settings = self.spec.privacy.labels
+        settings, noise = self.spec.privacy.labels, KeyedNoise(self.noise_key)
         off = settings.mechanism == "off"
         policy = LabelPolicy(settings.mechanism, None if off else settings.epsilon)
-        vault = LabelVault(labels.values, loss, policy, KeyedNoise(self.noise_key), self.run_id)
-        budget = settings.budget or (settings.epsilon if settings.mechanism == "once" else math.inf)
-        self.ledger.open_run(self.run_id, len(labels), Budget(math.inf if off else budget), labels_digest(labels))
+        tags = tag_records(noise, self.spec.label_table, labels.ids.tolist(), _values(labels))
+        vault = LabelVault(labels.values, loss, policy, noise, self.run_id, tags, labels.classes)
+        budget, digest = Budget(math.inf) if off else self._budget(), labels_digest(labels)
+        self.ledger.open_run(self.run_id, len(labels), budget, digest, self.spec.label_table)
         recipients = tuple(entry.name for entry in self.spec.parties)
         return LabelGate(
-            vault, self.ledger, self.run_id, recipients, plan.released_rows, plan.releases, plan.trained_rows
+            vault,
+            self.ledger,
+            self.run_id,
+            recipients,
+            plan.released_rows,
+            plan.releases,
+            plan.trained_rows,
+            self.terms,
         )
+
+    def _budget(self) -> Budget:
+        """What the run may spend: what its spec says, or ε of its one draw, or all that the labels' owner allows."""
+        settings = self.spec.privacy.labels
+        if settings.budget is not None:
+            return Budget(settings.budget)
+        if settings.mechanism == "once":
+            return Budget(settings.epsilon)
+        # a run that goes on keeps the budget that it began with, though the owner may have changed theirs
+        return self.ledger.budget_of(self.run_id) or Budget(self.terms.epsilon, self.terms.delta)
+
+
+def _values(labels: Labels) -> NDArray[np.void]:
+    """What each record's label is, for its tag."""
+    if labels.classes:
+        return class_tags(labels.classes, labels.values.astype(np.int64))
+    return number_tags(labels.values.astype(np.float64))
 
 
 def check_rows(labels: Labels, rows: int, digest: bytes, party: str) -> None:

@@ -28,12 +28,12 @@ Observer = Callable[[Report], None]
 
 @dataclass(frozen=True)
 class CommonRows:
-    """What the parties say about their rows."""
+    """The rows that the parties have in common."""
 
     count: int
     digest: bytes
     party: str
-    """Who said so first."""
+    """A party that has them, for messages."""
 
 
 class WireForm(Protocol):

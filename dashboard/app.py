@@ -1,7 +1,7 @@
 """The page: static files, a small JSON interface, and server-sent events.
 
-Everything but the login needs the token or its cookie. What changes something must come from the page itself: it
-carries a header that a foreign page cannot set without asking, and the browser's own word on where it comes from.
+Everything but the login needs the token or its cookie. A request that changes something must come from the page
+itself: it carries a header that a foreign page cannot set without asking, and the origin that the browser states.
 """
 
 import json

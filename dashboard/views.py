@@ -22,7 +22,7 @@ class Refused(Exception):
 
 @dataclass(frozen=True)
 class RunView:
-    """A run and how it stands."""
+    """A run and its state."""
 
     run_id: str
     name: str
@@ -70,7 +70,7 @@ class TableView:
 
 @dataclass(frozen=True)
 class PartyView:
-    """How a party stands."""
+    """A party and its state."""
 
     name: str
     address: str
@@ -202,7 +202,7 @@ class RunAccess(Protocol):
         """Go on with a run."""
 
     async def parties(self) -> Sequence[PartyView]:
-        """How every party stands."""
+        """The state of every party."""
 
     async def ledger(self, run_id: str) -> LedgerView:
         """What a run has released about labels."""

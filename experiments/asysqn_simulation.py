@@ -1,9 +1,9 @@
-"""Discrete-event simulation of AsySQN in one process: eight parties, one of them slow, on a9a.
+"""AsySQN in one process on a simulated clock: eight parties, one of them slow, on a9a.
 
-AsySQN (Zhang et al., KDD 2021), Section 6. The party's own steps (`party.asysqn.steps`) run on a simulated clock, so
-rounds to a target can be counted in seconds of real time and without a network. A round is one aggregation call
-by any party, snapshots included. A party reads θ when its turn starts and steps when its turn ends; whatever the
-others did in between is the staleness.
+AsySQN (Zhang et al., KDD 2021), Section 6. The parties' roles and the coordinator's program are those of the services
+(`parley.simulation`); an update takes a simulated second, divided by the party's speed. So rounds to a target can be
+counted in seconds of real time. A round is one aggregation call by any party, snapshots included. A party reads θ when
+its turn starts and steps when its turn ends; whatever the others did in between is the staleness.
 
     python -m parley.experiments.asysqn_simulation --data DIR/libsvm/a9a.svm.xz --case AsySQN-SVRG
 """
@@ -11,53 +11,42 @@ others did in between is the staleness.
 from __future__ import annotations
 
 import argparse
-import heapq
 import json
 import lzma
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import yaml
 from numpy.typing import NDArray
 from sklearn.datasets import load_svmlight_file
 
-from parley.coordinator.asysqn.watch import Watch, objective, observe
-from parley.numerics.gradient_estimators import Estimator, Features, Rows, as_features
-from parley.numerics.linear_losses import LinearLoss, Logistic, Slopes, slopes_at
+from parley.coordinator.asysqn.watch import Watch, observe
+from parley.coordinator.programs import Report
+from parley.experiments.asysqn_federation import COLUMNS, OPTIMUM, REGULARISATION
+from parley.numerics.gradient_estimators import Estimator, Features, as_features
 from parley.numerics.streams import stream
-from parley.party.asysqn.steps import (
-    Direction,
-    PartyData,
-    Schedule,
-    Settings,
-    State,
-    partial_theta,
-    propose_batch,
-    snapshot_due,
-    squared_norm,
-    start,
-    take_snapshot,
-    update,
-)
+from parley.simulation import Holding, Outcome, on_simulated_clock, simulation_of
+from parley.spec.parsing import parse_spec
+from parley.tables.loading import Labels, Table
 
 Vector = NDArray[np.float64]
 
-A9A_OPTIMUM = 0.324506924713757
-"""f* of l2-regularised logistic regression on a9a, λ = 1e-4."""
-
-CASES: dict[str, Settings] = {
-    f"{prefix}{estimator.name}{suffix}": Settings(
-        estimator=estimator,
-        direction=direction,
-        schedule=schedule,
-        step_size=size,
-        step_decay=decay if estimator is Estimator.SGD else None,
-    )
+CASES: dict[str, dict[str, Any]] = {
+    f"{prefix}{estimator.name}{suffix}": {
+        "estimator": estimator.value,
+        "direction": direction,
+        "schedule": schedule,
+        "step_size": size,
+        "step_decay": decay if estimator is Estimator.SGD else None,
+        "curvature": {"scale": "last"},
+    }
     for prefix, suffix, direction, schedule, size, decay in (
-        ("AsySQN-", "", Direction.QUASI_NEWTON, Schedule.ASYNCHRONOUS, 0.2, 100.0),
-        ("SynSQN-", "", Direction.QUASI_NEWTON, Schedule.SYNCHRONOUS, 0.2, 100.0),
-        ("AF", "-VP", Direction.FIRST_ORDER, Schedule.ASYNCHRONOUS, 2.5, 800.0),
+        ("AsySQN-", "", "quasi_newton", "asynchronous", 0.2, 100.0),
+        ("SynSQN-", "", "quasi_newton", "synchronous", 0.2, 100.0),
+        ("AF", "-VP", "first_order", "asynchronous", 2.5, 800.0),
     )
     for estimator in Estimator
 }
@@ -65,19 +54,22 @@ CASES: dict[str, Settings] = {
 
 
 @dataclass(frozen=True)
-class Federation:
-    """The parties and the labels of one simulated run."""
+class Columns:
+    """The parties' tables, and the coordinator's labels."""
 
-    parties: tuple[PartyData, ...]
-    labels: Vector
-    loss: LinearLoss
+    tables: tuple[Table, ...]
+    labels: Labels
 
 
-def split_columns(features: Features, labels: Vector, count: int) -> Federation:
+def split_columns(features: Features, labels: Vector, count: int) -> Columns:
     """Give `count` parties consecutive columns, as equal in number as can be."""
+    ids = np.array([f"{row:06d}" for row in range(len(labels))])
     blocks = np.array_split(np.arange(features.shape[1]), count)
-    parties = [PartyData(f"party-{m}", as_features(features[:, block])) for m, block in enumerate(blocks)]
-    return Federation(tuple(parties), labels, Logistic())
+    tables = [
+        Table(ids, as_features(features[:, block]), [f"x{column}" for column in block], f"party-{m}")
+        for m, block in enumerate(blocks)
+    ]
+    return Columns(tuple(tables), Labels(ids, (labels > 0).astype(np.int64), ("-1", "1")))
 
 
 def read_libsvm(path: Path, columns: int) -> tuple[Features, Vector]:
@@ -87,94 +79,65 @@ def read_libsvm(path: Path, columns: int) -> tuple[Features, Vector]:
     return features, np.asarray(labels, dtype=np.float64)
 
 
-def aggregate(settings: Settings, federation: Federation, states: Sequence[State], rows: Rows | None = None) -> Vector:
-    """Return Σ_ℓ θ_I^ℓ at this instant."""
-    shares = [partial_theta(settings, d, s, rows) for d, s in zip(federation.parties, states, strict=True)]
-    return np.asarray(np.sum(shares, axis=0))
+def simulate(
+    train: dict[str, Any],
+    columns: Columns,
+    speeds: Sequence[float],
+    *,
+    seed: int = 0,
+    jitter: float = 0.1,
+    evaluate_every: int = 40,
+    watch: Watch | None = None,
+) -> tuple[Outcome, Watch]:
+    """A run on a simulated clock; it ends early where the watch has met its targets.
 
-
-def slopes(settings: Settings, federation: Federation, states: Sequence[State], rows: Rows) -> Slopes:
-    """Return the slopes of the loss on one batch at this instant."""
-    return slopes_at(federation.loss, aggregate(settings, federation, states, rows), federation.labels[rows])
-
-
-def synchronous_rounds(settings: Settings, federation: Federation) -> Iterator[list[State]]:
-    """Yield the states after each barrier round; a snapshot is a round too."""
-    states = [start(data) for data in federation.parties]
-    while True:
-        if snapshot_due(settings, states[0]):
-            derivatives = federation.loss.derivative(aggregate(settings, federation, states), federation.labels)
-            states = [
-                take_snapshot(settings, d, s, derivatives) for d, s in zip(federation.parties, states, strict=True)
-            ]
-            yield states
-        rows = propose_batch(settings, federation.parties[0], states[0])
-        at_batch = slopes(settings, federation, states, rows)
-        states = [update(settings, d, s, rows, at_batch) for d, s in zip(federation.parties, states, strict=True)]
-        yield states
-
-
-def asynchronous_rounds(
-    settings: Settings, federation: Federation, speeds: Sequence[float], *, jitter: float = 0.1
-) -> Iterator[list[State]]:
-    """Yield the states after each aggregation call, in the order in which turns end.
-
-    A turn of party ℓ lasts 1/speed_ℓ, within ± jitter: equal parties would otherwise step in lockstep.
+    Every party is slower than its speed by up to `jitter`: equal ones would otherwise step in lockstep.
     """
-    states = [start(data) for data in federation.parties]
-    noise = stream(settings.seed, "asysqn/simulation")
-    # (time at which the turn ends, party, its batch and the slopes it read when the turn began)
-    turns: list[tuple[float, int, Rows | None, Slopes | None]] = [
-        (noise.random() / speed, m, None, None) for m, speed in enumerate(speeds)
-    ]
-    heapq.heapify(turns)
-    while True:
-        now, m, rows, read = heapq.heappop(turns)
-        data = federation.parties[m]
-        if rows is not None and read is not None:
-            states[m] = update(settings, data, states[m], rows, read)
-            yield states
-        if snapshot_due(settings, states[m]):
-            derivatives = federation.loss.derivative(aggregate(settings, federation, states), federation.labels)
-            states[m] = take_snapshot(settings, data, states[m], derivatives)
-            yield states
-        rows = propose_batch(settings, data, states[m])
-        read = slopes(settings, federation, states, rows)
-        duration = (1.0 + jitter * (2.0 * noise.random() - 1.0)) / speeds[m]
-        heapq.heappush(turns, (now + duration, m, rows, read))
+    paces = np.asarray(speeds) * stream(seed, "asysqn/simulation").uniform(1.0 - jitter, 1.0, len(speeds))
+    spec = {
+        "name": "asysqn-simulation",
+        "seed": seed,
+        "parties": [{"name": f"party-{m}", "speed": float(pace)} for m, pace in enumerate(paces)],
+        "split": {"lower": 0.5, "upper": 0.5, "test": 0.0},
+        "train": {
+            "algorithm": "asysqn",
+            "labels_at": "coordinator",
+            "turn_seconds": 1.0,
+            "regularisation": REGULARISATION,
+            **train,
+        },
+        "privacy": {"aggregation": {"kind": "plain"}, "labels": {"mechanism": "off"}},
+        "evaluate_every": evaluate_every,
+        "checkpoint_every": 0,
+    }
+    seen = [watch or Watch()]
+
+    def met(report: Report) -> bool:
+        seen.append(observe(seen[-1], rounds=report.k, value=report.metrics["objective"]))
+        return seen[-1].met
+
+    holdings = [Holding(table) for table in columns.tables]
+    simulation = simulation_of(parse_spec(yaml.safe_dump(spec)), holdings, lambda _, __: columns.labels)
+    outcome = on_simulated_clock(simulation.drive(until=met))
+    return outcome, seen[-1]
 
 
 def rounds_to_targets(
-    settings: Settings,
-    federation: Federation,
+    train: dict[str, Any],
+    columns: Columns,
     *,
     optimum: float,
     targets: tuple[float, ...] = (1e-3, 1e-4),
     straggler: float = 0.4,
     most_rounds: int = 20_000,
-    watch_every: int = 40,
+    seed: int = 0,
 ) -> Watch:
     """Run until every target is met or `most_rounds` are spent, looking at the objective now and then."""
-    speeds = [1.0] * (len(federation.parties) - 1) + [straggler]
-    if settings.schedule is Schedule.SYNCHRONOUS:
-        steps, watch_every = synchronous_rounds(settings, federation), max(1, watch_every // len(speeds))
-    else:
-        steps = asynchronous_rounds(settings, federation, speeds)
+    speeds = [1.0] * (len(columns.tables) - 1) + [straggler]
+    every = max(1, 40 // len(speeds)) if train["schedule"] == "synchronous" else 40
     watch = Watch(targets=targets, optimum=optimum)
-    for rounds, states in enumerate(steps, start=1):
-        if rounds % watch_every == 0:
-            theta = aggregate(settings, federation, states)
-            value = objective(
-                federation.loss,
-                theta,
-                federation.labels,
-                settings.regularisation,
-                sum(map(squared_norm, states)),
-            )
-            watch = observe(watch, rounds=rounds, value=value)
-        if watch.met or rounds >= most_rounds:
-            break
-    return watch
+    settings = {**train, "steps": most_rounds}
+    return simulate(settings, columns, speeds, seed=seed, evaluate_every=every, watch=watch)[1]
 
 
 def main() -> None:
@@ -187,16 +150,17 @@ def main() -> None:
     parser.add_argument("--straggler", type=float, default=0.4, help="speed of the slow party, 0 < s ≤ 1")
     parser.add_argument("--json", type=Path, help="write the rows here")
     options = parser.parse_args()
-    federation = split_columns(*read_libsvm(options.data, columns=123), count=8)
+    columns = split_columns(*read_libsvm(options.data, columns=COLUMNS), count=8)
     rows: list[dict[str, object]] = []
     for case in options.case or ["AsySQN-SVRG", "AsySQN-SAGA", "SynSQN-SVRG"]:
         watches = [
             rounds_to_targets(
-                replace(CASES[case], seed=seed),
-                federation,
-                optimum=A9A_OPTIMUM,
+                CASES[case],
+                columns,
+                optimum=OPTIMUM,
                 straggler=options.straggler,
                 most_rounds=options.most_rounds,
+                seed=seed,
             )
             for seed in range(options.seeds)
         ]

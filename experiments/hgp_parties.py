@@ -141,7 +141,10 @@ def hyper_gradients(
     marks: Sequence[int] = (),
     watch: Callable[[int, list[Vector]], None] = lambda _, __: None,
 ) -> list[Vector]:
-    """Return each party's v_i ≈ d/dλ_i Σ_k f_k; `watch(m, v)` sees the parties' own v after each round of `marks`."""
+    """Return each party's v_i ≈ d/dλ_i Σ_k f_k; `watch(m, v)` sees the parties' own v after each round of `marks`.
+
+    With one push step for each round the last but one is not seen: its end and that of the last fall into one stretch.
+    """
     tasks = [Given(*parts) for parts in zip(costs, points, hypers, strict=True)]
     # A round ends with the first step of the next one, which takes in what was sent last.
     ends = {m * settings.push_steps + 1: m for m in marks if m * settings.push_steps + 1 < settings.steps}

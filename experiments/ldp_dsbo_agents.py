@@ -44,7 +44,9 @@ class Uncharged(Ledger):
         """Nothing is set aside."""
         return 0.0
 
-    def open_run(self, run: str, records: int, budget: Budget, data_digest: str | None = None) -> None:
+    def open_run(
+        self, run: str, records: int, budget: Budget, data_digest: str | None = None, dataset: str | None = None
+    ) -> None:
         """Nobody's budget."""
 
     def reserve(self, run: str, first_release: int, count: int, charge: Charge) -> Any:

@@ -45,7 +45,7 @@ def sample_task(
     classes, examples = images.shape[:2]
     if classes < ways or examples < shots + queries:
         raise TooFewExamples(
-            f"{ways} ways of {shots}+{queries} images asked for; there are {classes} classes of {examples} images"
+            f"{ways} ways of {shots}+{queries} images asked for, and there are too few classes or images: ask for fewer"
         )
     support, query = [], []
     for chosen in generator.choice(classes, ways, replace=False):

@@ -42,7 +42,7 @@ class DampingMode(StrEnum):
 
 
 class Scale(StrEnum):
-    """Which γ makes H_0 = I/γ, the curvature assumed where no stored pair has looked."""
+    """Which γ makes H_0 = I/γ, the curvature assumed in directions that no stored pair covers."""
 
     LAST = "last"
     """γ_k of the newest pair, as printed."""
@@ -66,7 +66,7 @@ class Damping:
     delta: float = 0.01
     """δ > 0, the floor of γ_k and, in `floor` mode, of the curvature."""
     scale: Scale = Scale.LAST
-    """Which γ is used where no pair has looked."""
+    """Which γ is used in directions that no pair covers."""
     gamma_max: float = 1e8
     """The cap of γ_k; without one, sᵀȳ → 0 makes γ_k unbounded and the party stops moving."""
 

@@ -33,10 +33,6 @@ class UnknownLoss(ValueError):
     """The name is not one of the losses of this module."""
 
 
-class UnsuitableLabels(ValueError):
-    """The labels do not fit the loss."""
-
-
 @dataclass(frozen=True)
 class Slopes:
     """What a party needs to know of the loss on one batch."""
@@ -66,10 +62,6 @@ class LinearLoss(Protocol):
         """Return ∂²L/∂θ² from ∂L/∂θ alone, for a party that sees neither θ nor labels."""
         ...
 
-    def check_labels(self, labels: Vector) -> None:
-        """Raise `UnsuitableLabels` unless every label fits this loss."""
-        ...
-
 
 @dataclass(frozen=True)
 class Logistic:
@@ -93,10 +85,6 @@ class Logistic:
         size = np.abs(derivative)
         return np.maximum(size * (1.0 - size), 0.0)
 
-    def check_labels(self, labels: Vector) -> None:
-        """Raise `UnsuitableLabels` unless every label is −1 or +1."""
-        _check_signs(labels, "logistic")
-
 
 @dataclass(frozen=True)
 class Squared:
@@ -118,11 +106,6 @@ class Squared:
         """Return 1."""
         return np.ones_like(derivative)
 
-    def check_labels(self, labels: Vector) -> None:
-        """Raise `UnsuitableLabels` unless every label is finite."""
-        if not np.isfinite(labels).all():
-            raise UnsuitableLabels("the squared loss needs finite labels; drop or impute the rows that have none")
-
 
 @dataclass(frozen=True)
 class SquaredHinge:
@@ -143,10 +126,6 @@ class SquaredHinge:
     def curvature_from_derivative(self, derivative: Vector) -> Vector:
         """Return 1 where L' ≠ 0: the derivative vanishes exactly outside the margin."""
         return np.asarray(derivative != 0.0, dtype=np.float64)
-
-    def check_labels(self, labels: Vector) -> None:
-        """Raise `UnsuitableLabels` unless every label is −1 or +1."""
-        _check_signs(labels, "squared hinge")
 
 
 LOSSES: Mapping[str, LinearLoss] = MappingProxyType(
@@ -175,8 +154,3 @@ def slopes_from_derivative(loss: LinearLoss, derivative: Vector) -> Slopes:
 def predict_sign(theta: Vector) -> Vector:
     """Return ±1; a tie (a row of zeros has θ = 0) is −1, as in scikit-learn."""
     return np.where(theta > 0.0, 1.0, -1.0)
-
-
-def _check_signs(labels: Vector, loss: str) -> None:
-    if not np.isin(labels, (-1.0, 1.0)).all():
-        raise UnsuitableLabels(f"the {loss} loss needs labels −1 and +1; map your two classes to them")

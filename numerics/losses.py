@@ -423,6 +423,23 @@ class ForwardCorrectedBits:
         return self.other + (self.own - self.other) * p
 
 
+def noise_floor(loss: Loss) -> float:
+    """The mean loss of a model that knows the truth: what the noise of the labels alone costs; 0 for exact labels."""
+    match loss:
+        case ForwardCorrectedSoftmax(transition=table):
+            return float(-(table * np.log(table)).sum(axis=0).mean())
+        case ForwardCorrectedLogistic(flip=flip):
+            return _entropy(flip)
+        case ForwardCorrectedBits(classes=classes, own=own, other=other):
+            return _entropy(own) + (classes - 1) * _entropy(other)
+    return 0.0
+
+
+def _entropy(probability: float) -> float:
+    """Of a bit, in nats."""
+    return float(-probability * np.log(probability) - (1 - probability) * np.log1p(-probability))
+
+
 def one_hot(labels: Array, classes: int, dtype: Any = np.float32) -> Array:
     """Return rows e_b for integer labels b in 0 … classes−1."""
     labels = _whole(labels)

@@ -37,7 +37,7 @@ class InvalidNetwork(NetworkError):
 
 
 class NotStronglyConnected(NetworkError):
-    """Some member can never hear from some other one (Assumption 1 of HGP fails)."""
+    """Nothing that some member sends can ever reach some other one (Assumption 1 of HGP fails)."""
 
 
 class NotUndirected(NetworkError):
@@ -121,8 +121,13 @@ def out_neighbours(matrix: Links, member: int) -> tuple[int, ...]:
 
 
 def in_neighbours(matrix: Links, member: int) -> tuple[int, ...]:
-    """Return the other members from which `member` hears."""
+    """Return the other members that send to `member`."""
     return tuple(int(j) for j in np.flatnonzero(matrix[:, member]) if j != member)
+
+
+def push_weights(matrix: Links) -> Weights:
+    """Return Push-Sum's column-stochastic matrix: a member splits equally among its receivers and itself."""
+    return np.asarray((matrix / matrix.sum(axis=1, keepdims=True)).T, dtype=np.float64)
 
 
 def metropolis_weights(matrix: Links) -> Weights:

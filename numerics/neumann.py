@@ -53,8 +53,8 @@ def neumann_product(hessian_product: Callable[[Vector, int], Vector], b: Vector,
         size = float(np.linalg.norm(term))
         if not size <= limit:
             raise SeriesDiverges(
-                f"after {terms - j + 1} of {terms} products a term is {size:.3g}, more than {_GROWTH_LIMIT:g} times "
-                f"the first; choose tau < 2 / (largest Hessian eigenvalue) (it is {tau:g}), or a convex lower problem"
+                f"the terms of the Neumann series grow: choose tau < 2 / (largest Hessian eigenvalue) (it is {tau:g}), "
+                "or a convex lower problem"  # how fast they grow is a figure of private rows
             )
         total = total + term
     product: Vector = tau * total

@@ -14,8 +14,7 @@ Address = tuple[int, str]
 class Mailbox(Generic[Part]):
     """The parts of one sequence of numbered sums. A part may come before this party waits for it, or after.
 
-    Whoever sends parts of sums that nobody here ever comes to fills its own compartment only: the parts of the others
-    still arrive.
+    Each sender has a limit of its own: one that sends parts of sums that never happen blocks nobody else.
     """
 
     def __init__(self, most_sums: int) -> None:
@@ -26,7 +25,7 @@ class Mailbox(Generic[Part]):
         self._closed = 0
 
     def put(self, sender: int, number: int, kind: str, part: Part) -> None:
-        """Take a part that came. One of a sum that is over is a late copy, and a second one is the same one.
+        """Keep a part that came; a part of a sum that is over, and one that is here already, are ignored.
 
         Raises:
             PeerFlooded: if the sender has parts of too many sums waiting here; this one is not kept.

@@ -16,6 +16,7 @@ from parley.privacy.coefficients import Coefficient
 from parley.privacy.ledger import Ledger
 from parley.privacy.noise import KeyedNoise
 from parley.privacy.release import RecoveryGate, Release
+from parley.privacy.ring import Beyond
 from parley.protocols.protocol import CrossingProtocol
 from parley.protocols.refusals import Catalogue
 from parley.protocols.tensor.codec import Blobs
@@ -73,6 +74,16 @@ class LocalPrivacy:
 
 
 @dataclass(frozen=True)
+class Floors:
+    """What the party's owner asks of every sum that its values go into, whatever a spec says."""
+
+    minimum_parties: int = 2
+    """Fewest parties in a sum."""
+    beyond: Beyond = "raise"
+    """What becomes of a value that does not fit the ring."""
+
+
+@dataclass(frozen=True)
 class Opened:
     """What a party knows when a session opens."""
 
@@ -92,6 +103,10 @@ class Opened:
     """Opens the party's ledger, for algorithms that charge it."""
     coordinator: CoordinatorLine | None = None
     """For questions; None where this party's configuration does not name the coordinator's address."""
+    floors: Floors = Floors()
+    """What the owner asks of every sum."""
+    salt: str = ""
+    """What the register of exposure adds to the names of this party's own batches; empty unless they would repeat."""
 
     @property
     def name(self) -> str:
@@ -135,6 +150,8 @@ class Begun:
     """Derives secrets with every other party for one purpose."""
     recovery: Recovery | None = None
     """Where the spec asks for sums that go on without a lost party."""
+    count_sum: Callable[[], None] = lambda: None
+    """Called before a value of this party goes into a sum that the session does not see; may refuse."""
 
     @property
     def spec(self) -> RunSpec:
@@ -148,6 +165,28 @@ class Begun:
 
 
 @dataclass(frozen=True)
+class Coverage:
+    """What a run would tell of this party's rows: foretold from spec and table, for the owner's floors."""
+
+    rows: int
+    """Rows of this party that the run trains on."""
+    batch: int
+    """Fewest of its rows that one value which leaves is made from (or, with columns at each party, is about)."""
+    sums: int
+    """Sums that one row is in, over the whole run."""
+    evaluated: int | None = None
+    """Fewest rows that metrics are taken over; None where the run takes none over this party's rows."""
+    exact: bool = True
+    """Whether values leave without noise of this party's own."""
+    rank: int | None = None
+    """Sums of a row that determine the span of this party's columns, where its block is linear; None where not."""
+    share: float = 1.0
+    """Of the rows that the run trains on, the part that one sum is about."""
+    own_batches: bool = False
+    """Whether this party draws batches of its own, which a salt makes different from those of an earlier run."""
+
+
+@dataclass(frozen=True)
 class Offer:
     """What a party says of a run before it begins."""
 
@@ -155,6 +194,8 @@ class Offer:
     """Upper parameters of this party's block."""
     warnings: tuple[str, ...] = ()
     """What the party's owner, and the run's watchers, should know: sentences without values."""
+    coverage: Coverage | None = None
+    """What the run would tell of this party's rows; an algorithm that does not say is refused training."""
 
 
 @dataclass(frozen=True)
@@ -287,7 +328,7 @@ class PartyAlgorithm:
     predictor: Callable[[Begun, SavedModel], Role] | None = None
     """The role in a session that predicts; None where every party has the whole model."""
     refusals: Catalogue = field(default_factory=dict)
-    """How the algorithm's own errors are told."""
+    """The refusals that the algorithm's own errors become."""
     training_rows: TrainingRows | None = lambda _spec, _index, rows: np.arange(rows, dtype=np.int64)
     """None refuses preprocessing whose figures are learnt from rows: the algorithm's privacy would not cover them."""
     coefficients: Callable[[SavedModel, Sequence[str]], list[Coefficient]] = lambda _model, _columns: []
@@ -295,7 +336,8 @@ class PartyAlgorithm:
     keeps_sparse: bool = False
     """Whether a sparse table stays sparse."""
     sits_out: bool = False
-    """Whether a party may sit out rounds, so that their numbers jump; the role then checks who takes part."""
+    """Whether a party may sit out rounds, so that their numbers jump; the role then checks who takes part, and decoded
+    instructions say it as `participants`: two parties' masks depend on the rounds that both took part in."""
 
 
 def scalar(value: int) -> Tensor:

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections import deque
+from collections.abc import Mapping
 from typing import Any
 
 from parley.numerics.arrays import Vector
@@ -32,13 +33,15 @@ class TreeSums:
         self._parts = Mailbox[TreeSum](MOST_SUMS)
         peers.on("masked_theta", self._take)
 
-    async def add(self, number: int, draft: Vector) -> Release[Addend]:
+    async def add(self, number: int, draft: Vector, told: Mapping[int, bytes] | None = None) -> Release[Addend]:
         """Add this party's share on both trees; the sums that end here are what the coordinator is told.
+
+        `told` is what this party and each other one were both told: where it differs, the sum does not open.
 
         Raises:
             PeerLost: if a child's part does not come in time, or a parent cannot be reached.
         """
-        self._gate.begin(number, draft)
+        self._gate.begin(number, draft, told)
         try:
             async with asyncio.timeout(self._seconds):
                 ends = await asyncio.gather(*(self._pass_on(number, tree) for tree in TREES))

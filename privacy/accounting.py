@@ -267,7 +267,7 @@ class RenyiAccountant(Accountant[NDArray[np.float64]]):
 
     def single(self, release: Release) -> NDArray[np.float64]:
         """log E_P[e^((α−1)·loss)] / (α−1)."""
-        return _renyi(release, tuple(self.orders))
+        return renyi_divergences(release, tuple(self.orders))
 
     def repeated(self, cost: NDArray[np.float64], count: int) -> NDArray[np.float64]:
         """count · RDP."""
@@ -405,7 +405,8 @@ class RecordCounts:
 
 
 @cache
-def _renyi(release: Release, orders: tuple[float, ...]) -> NDArray[np.float64]:
+def renyi_divergences(release: Release, orders: tuple[float, ...]) -> NDArray[np.float64]:
+    """Rényi divergences of one release at some orders."""
     lattice = release.loss()
     if lattice.infinite:
         return np.full(len(orders), math.inf)

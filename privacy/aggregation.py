@@ -9,9 +9,9 @@ from numpy.typing import NDArray
 
 from parley.numerics.arrays import Vector
 from parley.privacy.dropout import Disclosure, RoundKeys, unmask
-from parley.privacy.pairwise import PairwiseMasker, sum_masked
+from parley.privacy.pairwise import PairwiseMasker, sum_masked, with_check, without_check
 from parley.privacy.release import Addend, TreeSum, bitmap
-from parley.privacy.ring import Ring
+from parley.privacy.ring import Beyond, Ring
 from parley.privacy.tree_search import collusion_resistant_trees
 from parley.privacy.trees import TreePair
 from parley.privacy.two_tree import PartialSum, SumOpener, TreeNumber
@@ -35,10 +35,21 @@ class SumRefused(ValueError):
     """The parties' addends do not make one sum over all of them."""
 
 
-def ring_of(settings: AggregationSpec) -> Ring:
-    """The ring that the spec describes."""
+class SumOutOfRange(SumRefused):
+    """The sum of all addends lies where no sum of values that fit the ring can lie. Nobody can tell whose it was."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "RANGE_EXCEEDED: a sum did not open: a value of one of the parties does not fit the ring, or the parties "
+            "were told different things. Lower the step sizes or standardise the features; each party's own log says "
+            "whether it was its value"
+        )
+
+
+def ring_of(settings: AggregationSpec, beyond: Beyond = "raise") -> Ring:
+    """The ring that the spec describes, and what becomes of values that do not fit it."""
     bits, fraction_bits, limit = settings.resolved
-    return Ring(bits, fraction_bits, limit)
+    return Ring(bits, fraction_bits, limit, beyond)
 
 
 @lru_cache
@@ -55,10 +66,18 @@ class Pairwise:
         self._parties = frozenset(secrets) | {index}
         self._masker = PairwiseMasker(index, secrets, ring, minimum_parties=max(2, minimum_parties))
 
-    def protect(self, round_number: int, values: Vector, participants: frozenset[int] | None = None) -> Addend:
+    def protect(
+        self,
+        round_number: int,
+        values: Vector,
+        participants: frozenset[int] | None = None,
+        told: Mapping[int, bytes] | None = None,
+    ) -> Addend:
         """Encode and mask the values of a round."""
         chosen = self._parties if participants is None else participants
-        return Addend(bitmap(chosen), masked=self._masker.mask(round_number, self._ring.encode(values), chosen))
+        masked = with_check(self._ring.encode(values), self._ring)
+        self._masker.mask_in_place(round_number, masked, chosen, told)
+        return Addend(bitmap(chosen), masked=masked)
 
 
 class SumOpening:
@@ -77,6 +96,7 @@ class SumOpening:
         Raises:
             SumRefused: unless every participant answered, all name the same participants, enough of them, and all sent
                 the same number of values as agreed.
+            SumDoesNotOpen: if masks are left in it.
         """
         chosen = range(self._parties) if participants is None else participants
         whole = bitmap(chosen)
@@ -88,10 +108,10 @@ class SumOpening:
         if self._kind == "plain":
             return self._open_clear(addends)
         if self._trees is None:
-            return self._ring.decode(self._open_masked(addends, chosen))
+            return self._decoded(self._open_masked(addends, chosen), len(chosen))
         if len(chosen) != self._parties:
             raise SumRefused("two trees sum over all parties of a run: take `pairwise` where parties are sampled")
-        return self._ring.decode(self._open_trees(addends))
+        return self._decoded(self._open_trees(addends), self._parties)
 
     def open_survivors(
         self, addends: Mapping[int, Addend], disclosures: Sequence[Disclosure], keys: RoundKeys
@@ -108,7 +128,13 @@ class SumOpening:
             raise SumRefused(f"{len(masked)} of {len(addends)} parties sent masked values, of sizes {sorted(sizes)}")
         if len(masked) < self._minimum:
             raise SumRefused(f"a sum over {len(masked)} parties is below the run's minimum of {self._minimum}")
-        return self._ring.decode(unmask(masked, disclosures, keys, self._ring))
+        return self._decoded(unmask(masked, disclosures, keys, self._ring), len(masked))
+
+    def _decoded(self, total: NDArray[np.unsignedinteger], parties: int) -> NDArray[np.float64]:
+        values = self._ring.decode(without_check(total, self._ring))
+        if not self._ring.opens(values, parties):
+            raise SumOutOfRange
+        return values
 
     def _open_clear(self, addends: Sequence[Addend]) -> NDArray[np.float64]:
         values = [addend.clear for addend in addends if addend.clear is not None]

@@ -1,4 +1,4 @@
-"""What a party tells of the coefficients that a run has tuned for it: as far as its policy goes, and to three digits.
+"""What a party shares of the coefficients that a run has tuned for it: what its policy allows, to three digits.
 
 They are part of the party's own model. One number for the whole party says how strongly all of its columns had to be
 held back together; one for each column says which of them matter, and by their names what they are.
@@ -10,7 +10,7 @@ from typing import Literal
 
 Sharing = Literal["nothing", "party", "columns"]
 DIGITS = 3
-"""Significant digits that leave: what more there is tells of the records, and nobody needs it to read the result."""
+"""Significant digits that leave: more would say more about the records, and nobody needs them to read the result."""
 
 
 @dataclass(frozen=True)

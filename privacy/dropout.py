@@ -10,10 +10,12 @@ both.
 # reconstructed, lives one round. So a key that is opened for one round opens no other.
 # differs from the paper: a round key is not signed. The shares are sealed under secrets from signed session keys and
 # bound to the sender's list of round keys, so they open only for who has the same list: a coordinator that replaces a
-# key, or tells two parties of different participants, is found out before a masked value leaves.
+# key, or names different participants to two parties, is found out before a masked value leaves. They are bound to
+# what sender and recipient were told as well (`privacy.transcript`), the instruction of this sum included: its digest
+# comes with the round keys, and a value is sent for that instruction only.
 
-Each kind needs t shares. If 2t > n + c, then c colluding parties, who give both kinds, and a coordinator that tells the
-honest ones different stories still cannot collect t of both for anybody; `check_threshold` asks for this.
+Each kind needs t shares. If 2t > n + c, then c colluding parties, who give both kinds, and a coordinator that names
+other survivors to every honest one still cannot collect t of both for anybody; `check_threshold` asks for this.
 """
 
 import hashlib
@@ -24,7 +26,7 @@ from dataclasses import dataclass, field
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
-from parley.privacy.mask_stream import KEY_BYTES, MaskStream
+from parley.privacy.mask_stream import KEY_BYTES, MaskStream, add_round_mask
 from parley.privacy.pairwise import SMALLEST_SUM, NotAParticipant, PairwiseMasker
 from parley.privacy.ring import Ring, RingArray
 from parley.privacy.session_keys import SessionKey, pair_secret
@@ -76,7 +78,7 @@ class SharePair:
 
 @dataclass(frozen=True)
 class Disclosure:
-    """What a survivor tells the coordinator: for each peer one kind of share and not the other."""
+    """What a survivor sends to the coordinator: for each peer one kind of share and not the other."""
 
     holder: int
     seed_shares: Mapping[int, Share]
@@ -98,6 +100,8 @@ class RoundKeys:
     """Participants: index to certified name."""
     public_keys: Mapping[int, bytes]
     """Each participant's round key, verified."""
+    instruction: bytes = b""
+    """SHA-256 of the instruction that the sum's values will answer."""
 
     def __post_init__(self) -> None:
         if self.names.keys() != self.public_keys.keys() or len(set(self.names.values())) != len(self.names):
@@ -112,7 +116,7 @@ class RoundKeys:
     def digest(self) -> bytes:
         """What two parties must agree on before either takes the other's shares."""
         members = (f"{party} {self.names[party]} {self.public_keys[party].hex()}" for party in sorted(self.names))
-        return hashlib.sha256("\n".join([f"{self.threshold}", *members]).encode()).digest()
+        return hashlib.sha256("\n".join([f"{self.threshold} {self.instruction.hex()}", *members]).encode()).digest()
 
     def mask_secret(self, owner: int, key: SessionKey, peer: int) -> bytes:
         """s_uv of this round."""
@@ -137,12 +141,18 @@ def check_threshold(threshold: int, parties: int, colluders: int) -> None:
 
 
 def seal_shares(
-    owner: int, own: SelfMask, keys: RoundKeys, share_keys: Mapping[int, bytes], *, colluders: int = 1
+    owner: int,
+    own: SelfMask,
+    keys: RoundKeys,
+    share_keys: Mapping[int, bytes],
+    told: Mapping[int, bytes] | None = None,
+    *,
+    colluders: int = 1,
 ) -> tuple[SharePair, dict[int, bytes]]:
     """Run by u: its own pair of shares, and an encrypted pair for each other participant.
 
-    `share_keys` are the session's pair secrets for the purpose "shares"; `colluders` is how many participants may be in
-    league with the coordinator.
+    `share_keys` are the session's pair secrets for the purpose "shares"; `told` is what u and each other one have both
+    been told before this sum; `colluders` is how many participants may be in league with the coordinator.
     """
     check_threshold(keys.threshold, len(keys.participants), colluders)
     points = [party + 1 for party in keys.participants]
@@ -152,7 +162,7 @@ def seal_shares(
     for peer in sorted(keys.participants - {owner}):
         nonce = os.urandom(_NONCE_BYTES)
         content = of_seed[peer + 1].to_bytes() + of_key[peer + 1].to_bytes()
-        sealed[peer] = nonce + AESGCM(share_keys[peer]).encrypt(nonce, content, _context(keys, owner, peer))
+        sealed[peer] = nonce + AESGCM(share_keys[peer]).encrypt(nonce, content, _context(keys, owner, peer, told))
     return SharePair(of_seed[owner + 1], of_key[owner + 1]), sealed
 
 
@@ -172,8 +182,15 @@ def round_masker(owner: int, own: SelfMask, keys: RoundKeys, ring: Ring) -> Pair
 class ShareKeeper:
     """One participant's custody of everybody's shares for one round, and its single answer about them."""
 
-    def __init__(self, index: int, own: SharePair, keys: RoundKeys, share_keys: Mapping[int, bytes]) -> None:
-        self._index = index
+    def __init__(
+        self,
+        index: int,
+        own: SharePair,
+        keys: RoundKeys,
+        share_keys: Mapping[int, bytes],
+        told: Mapping[int, bytes] | None = None,
+    ) -> None:
+        self._index, self._told = index, told
         self._keys = keys
         self._share_keys = share_keys
         self._held = {index: own}
@@ -184,13 +201,14 @@ class ShareKeeper:
         if owner not in self._keys.participants or owner == self._index:
             raise NotAParticipant(f"party {owner} has no shares to send to party {self._index} in this round")
         nonce, ciphertext = sealed[:_NONCE_BYTES], sealed[_NONCE_BYTES:]
-        context = _context(self._keys, owner, self._index)
+        context = _context(self._keys, owner, self._index, self._told)
         try:
             content = AESGCM(self._share_keys[owner]).decrypt(nonce, ciphertext, context)
         except (InvalidTag, ValueError):
             raise SharesNotForUs(
                 f"the shares of party {owner} for party {self._index} in round {self._keys.round_id} do not open: "
-                "wrong pair secret, made for another round or party, or somebody on the way has replaced a round key"
+                "wrong pair secret, made for another round or party, somebody on the way has replaced a round key, or "
+                "the two were told different things"
             ) from None
         if len(content) != 2 * SHARE_BYTES:
             raise SharesNotForUs(f"the shares of party {owner} have {len(content)} bytes, not {2 * SHARE_BYTES}")
@@ -253,7 +271,7 @@ def unmask(
         for survivor in sorted(survivors):
             # y_survivor holds +PRG(s) if dropped > survivor, −PRG(s) otherwise: take it out again
             secret = keys.mask_secret(dropped, key, survivor)
-            MaskStream(secret).add(total, keys.round_id, ring, subtract=dropped > survivor)
+            add_round_mask(total, secret, keys.round_id, b"", ring, subtract=dropped > survivor)
     return total
 
 
@@ -271,7 +289,8 @@ def _check_enough(survivors: frozenset[int], threshold: int) -> None:
         )
 
 
-def _context(keys: RoundKeys, owner: int, recipient: int) -> bytes:
-    """Authenticated with the shares: what they are for."""
+def _context(keys: RoundKeys, owner: int, recipient: int, told: Mapping[int, bytes] | None) -> bytes:
+    """Authenticated with the shares: what they are for, and what both ends were told (each knows it by the other)."""
+    both = told or {}
     what = f"parley/shares/v1 {keys.attempt} {keys.round_id} {owner}>{recipient} {keys.run_id} "
-    return what.encode() + keys.digest
+    return what.encode() + keys.digest + both.get(owner, both.get(recipient, b""))

@@ -10,9 +10,10 @@ is drawn first and everything that leaves is a function of ỹ, in a label-indep
     ỹ       noisy      (B, C)      coordinator   only through θ̃, ϑ̃
     c       1/unit_epsilon (scale of the Laplace noise)
 
-Two schedules. `once` draws ỹ once per record for the whole run, so the run costs ε however many steps, trajectories and
-parties there are. `per_step` draws ỹ afresh at every release and each release costs ε₀. In both, all trajectories and
-all parties (the active organisation's own included) get gradients of the same ỹ.
+Two schedules. `once` draws ỹ once per record, for this run and all later ones at this ε (permanent_noise.py), so that
+they cost ε together however many runs, steps, trajectories and parties there are. `per_step` draws ỹ afresh at every
+release and each release costs ε₀. In both, all trajectories and all parties (the active organisation's own included)
+get gradients of the same ỹ.
 
 Classes are columns: Softmax takes C columns, Logistic one (class 1), for which C = 2.
 """
@@ -38,7 +39,7 @@ from parley.privacy.noise import (
     GRID,
     WORD_RANGE,
     GridLaplace,
-    KeyedNoise,
+    WordSource,
     bernoulli,
     grid_laplace,
     wrong_answer_threshold,
@@ -73,10 +74,15 @@ class LabelMechanism(Protocol):
 
     @property
     def event(self) -> Release:
-        """What the ledger is told about one release."""
+        """The event that the ledger charges for one release."""
         ...
 
-    def noisy(self, labels: Labels, noise: KeyedNoise, run: str, release: int, records: Labels) -> Array:
+    @property
+    def purpose(self) -> str:
+        """Names the noise stream: other parameters get other words, so that two draws never share one."""
+        ...
+
+    def noisy(self, labels: Labels, noise: WordSource, run: str, release: int, records: Labels) -> Array:
         """Return target rows (B×C, float32) of the records' labels; the same call gives the same bytes."""
         ...
 
@@ -108,6 +114,11 @@ class RandomisedLabels:
         return RandomisedResponse(self.epsilon, self.classes)
 
     @property
+    def purpose(self) -> str:
+        """The stream of this ε and number of classes."""
+        return _purpose(self.name, self.classes, self.epsilon)
+
+    @property
     def wrong_mass(self) -> int:
         """Mass of each wrong class in units of 2^-64, rounded up."""
         return wrong_answer_threshold(self.epsilon, self.classes - 1)
@@ -120,9 +131,9 @@ class RandomisedLabels:
         np.fill_diagonal(table, 1 - (self.classes - 1) * wrong)
         return table
 
-    def noisy_classes(self, labels: Labels, noise: KeyedNoise, run: str, release: int, records: Labels) -> Labels:
+    def noisy_classes(self, labels: Labels, noise: WordSource, run: str, release: int, records: Labels) -> Labels:
         """Return the randomised classes."""
-        words = noise.words(_purpose(self), run, release, records, 1)[:, 0]
+        words = noise.words(self.purpose, run, release, records, 1)[:, 0]
         wrong = np.uint64(self.wrong_mass)
         # the words below (C−1)·wrong fall into C−1 equal cells, one for each other class
         cell = words // wrong
@@ -130,7 +141,7 @@ class RandomisedLabels:
         offset = np.where(moved, cell + np.uint64(1), np.uint64(0)).astype(np.int64)
         return np.asarray((labels + offset) % self.classes)
 
-    def noisy(self, labels: Labels, noise: KeyedNoise, run: str, release: int, records: Labels) -> Array:
+    def noisy(self, labels: Labels, noise: WordSource, run: str, release: int, records: Labels) -> Array:
         """One-hot rows of the randomised classes."""
         return one_hot(self.noisy_classes(labels, noise, run, release, records), self.classes)
 
@@ -171,6 +182,11 @@ class UnaryLabels:
         return UnaryEncoding(self.epsilon, self.classes)
 
     @property
+    def purpose(self) -> str:
+        """The stream of this ε and number of classes."""
+        return _purpose(self.name, self.classes, self.epsilon)
+
+    @property
     def other_mass(self) -> int:
         """Mass of a set bit at another class in units of 2^-64, rounded up."""
         return wrong_answer_threshold(self.epsilon, 1)
@@ -181,14 +197,14 @@ class UnaryLabels:
         return self.other_mass / WORD_RANGE
 
     def noisy_bits(
-        self, labels: Labels, noise: KeyedNoise, run: str, release: int, records: Labels
+        self, labels: Labels, noise: WordSource, run: str, release: int, records: Labels
     ) -> NDArray[np.bool_]:
         """Return the randomised bits (B×C)."""
-        words = noise.words(_purpose(self), run, release, records, self.classes)
+        words = noise.words(self.purpose, run, release, records, self.classes)
         own = np.arange(self.classes) == np.asarray(labels)[:, None]
         return np.where(own, bernoulli(words, WORD_RANGE // 2), bernoulli(words, self.other_mass))
 
-    def noisy(self, labels: Labels, noise: KeyedNoise, run: str, release: int, records: Labels) -> Array:
+    def noisy(self, labels: Labels, noise: WordSource, run: str, release: int, records: Labels) -> Array:
         """The randomised bits as rows of 0 and 1."""
         return self.noisy_bits(labels, noise, run, release, records).astype(np.float32)
 
@@ -229,14 +245,19 @@ class LaplaceRows:
         return LaplaceLabels(self.epsilon, self.classes)
 
     @property
+    def purpose(self) -> str:
+        """The stream of this ε and number of classes."""
+        return _purpose(self.name, self.classes, self.epsilon)
+
+    @property
     def table(self) -> GridLaplace:
         """The sampler of one coordinate."""
         return grid_laplace(self.event.unit_epsilon)
 
-    def noisy(self, labels: Labels, noise: KeyedNoise, run: str, release: int, records: Labels) -> Array:
+    def noisy(self, labels: Labels, noise: WordSource, run: str, release: int, records: Labels) -> Array:
         """Rows on the grid; exact in float32."""
         draws = 1 if self.classes == 2 else self.classes
-        words = noise.words(_purpose(self), run, release, records, draws)
+        words = noise.words(self.purpose, run, release, records, draws)
         units = np.asarray(labels)[:, None] if draws == 1 else one_hot(labels, draws, np.int64)
         steps = self.table.noisy_steps(units, words).astype(np.float32) / np.float32(GRID)
         return np.asarray(np.concatenate([1 - steps, steps], axis=1) if draws == 1 else steps)
@@ -268,10 +289,15 @@ class NoNoise:
         """An unprotected release."""
         return Unprotected()
 
+    @property
+    def purpose(self) -> str:
+        """There is no noise to name."""
+        return "off"
+
     def noisy(
         self,
         labels: Labels,
-        noise: KeyedNoise,  # noqa: ARG002
+        noise: WordSource,  # noqa: ARG002
         run: str,  # noqa: ARG002
         release: int,  # noqa: ARG002
         records: Labels,  # noqa: ARG002
@@ -329,6 +355,5 @@ def _lower_variance(classes: int, epsilon: float) -> Kind:
     return "randomised_response" if rr.mean_variance() <= oue.mean_variance() else "unary_encoding"
 
 
-def _purpose(mechanism: RandomisedLabels | UnaryLabels | LaplaceRows) -> str:
-    """Name the noise stream: other parameters get other words, so that two draws never share one."""
-    return f"label/{mechanism.name}/{mechanism.classes}/{mechanism.epsilon!r}"
+def _purpose(name: str, classes: int, epsilon: float) -> str:
+    return f"label/{name}/{classes}/{epsilon!r}"

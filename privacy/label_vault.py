@@ -6,6 +6,7 @@ returns a label. `score` is the one function of true labels, for the label holde
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
@@ -13,7 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from parley.numerics.losses import Logistic, Loss, Softmax, Squared
+from parley.numerics.metrics import classification_figures, regression_figures
 from parley.privacy.accounting import Release, Unprotected
+from parley.privacy.dataset_ledger import FRESH
 from parley.privacy.label_mechanisms import (
     ONCE,
     Kind,
@@ -23,7 +26,8 @@ from parley.privacy.label_mechanisms import (
     UnknownLabelMechanism,
     choose_mechanism,
 )
-from parley.privacy.noise import KeyedNoise
+from parley.privacy.noise import KeyedNoise, WordSource
+from parley.privacy.permanent_noise import PermanentNoise, RecordTags, class_tags, number_tags, tag_records
 
 Array = NDArray[Any]
 
@@ -47,7 +51,7 @@ class LabelPolicy:
     schedule: Schedule
     """`once` (recommended), `per_step` (the paper's), or `off`."""
     epsilon: float | None = None
-    """ε for the whole run (`once`) or for one release (`per_step`); none when off."""
+    """ε for all runs together (`once`) or for one release (`per_step`); none when off."""
     kind: Kind = "auto"
     """Which noise; `auto` takes the one with the lower variance."""
 
@@ -59,12 +63,24 @@ class Score:
     loss: float
     accuracy: float
     accuracy_name: str
+    figures: dict[str, float]
+    """Further figures: those of `parley.numerics.metrics` that the rows at hand define."""
 
 
 class LabelVault:
     """Labels behind their mechanism. Runs at the coordinator (the label holder), nowhere else."""
 
-    def __init__(self, labels: Array, loss: Loss, policy: LabelPolicy, noise: KeyedNoise, run: str) -> None:
+    def __init__(
+        self,
+        labels: Array,
+        loss: Loss,
+        policy: LabelPolicy,
+        noise: KeyedNoise,
+        run: str,
+        tags: RecordTags | None = None,
+        classes: Sequence[str] = (),
+    ) -> None:
+        """`tags` say which records the labels belong to (rows by number if left out), `classes` what labels mean."""
         self._loss = loss
         self._policy = policy
         self._noise = noise
@@ -73,6 +89,8 @@ class LabelVault:
         self._truth = loss.encode(labels)  # refuses labels that do not fit the loss
         self._labels = np.asarray(labels).reshape(len(self._truth), -1)[:, 0]
         self._once: Array | None = None
+        self.tags = tags or _numbered(noise, labels)
+        self._permanent = PermanentNoise(noise, self.tags, "\0".join(classes))
 
     def __repr__(self) -> str:
         return f"LabelVault({len(self)} records, {self._policy})"
@@ -87,6 +105,13 @@ class LabelVault:
     def event(self) -> Release:
         """What one release of one record is, for the ledger."""
         return Unprotected() if self._mechanism is None else self._mechanism.event
+
+    @property
+    def draw(self) -> str:
+        """Names the permanent draw of the noise, for the ledger; `FRESH` where each release draws its own."""
+        if self._policy.schedule != "once" or self._mechanism is None:
+            return FRESH
+        return self._permanent.draw_name(self._mechanism.purpose)
 
     def billed_release(self, release: int) -> int:
         """Return the release that `release` is paid under: itself, or the run's only one where ỹ is drawn once."""
@@ -118,11 +143,19 @@ class LabelVault:
         Never send them to a party: loss, accuracy and an early stop that follows them are label releases too, and
         these carry no noise and no charge.
         """
-        truth = self._truth[self._checked(rows)]
-        return Score(self._loss.value(h, truth), self._loss.accuracy(h, truth), self._loss.accuracy_name)
+        rows = self._checked(rows)
+        truth, predicted = self._truth[rows], self._loss.predict(h)
+        figures_of = regression_figures if isinstance(self._loss, Squared) else classification_figures
+        return Score(
+            self._loss.value(h, truth),
+            self._loss.accuracy(h, truth),
+            self._loss.accuracy_name,
+            figures_of(predicted, self._labels[rows]),
+        )
 
     def _draw(self, mechanism: LabelMechanism, release: int, rows: NDArray[np.int64]) -> Array:
-        noisy = mechanism.noisy(self._labels[rows].astype(np.int64), self._noise, self._run, release, rows)
+        source: WordSource = self._permanent if self._policy.schedule == "once" else self._noise
+        noisy = mechanism.noisy(self._labels[rows].astype(np.int64), source, self._run, release, rows)
         return noisy[:, 1:] if isinstance(self._loss, Logistic) else noisy
 
     def _checked(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -130,6 +163,18 @@ class LabelVault:
         if rows.size and (rows.min() < 0 or rows.max() >= len(self)):
             raise NoSuchRecord(f"Records are 0 … {len(self) - 1}; the batch was made for another table of labels.")
         return rows
+
+
+def _numbered(noise: KeyedNoise, labels: Array) -> RecordTags:
+    """Tags of labels that nobody named: rows by number, classes by number."""
+    values = np.asarray(labels)
+    if np.issubdtype(values.dtype, np.integer) and values.size and values.min() >= 0:
+        tagged = class_tags(
+            [str(number) for number in range(int(values.max()) + 1)], values.reshape(len(values), -1)[:, 0]
+        )
+    else:
+        tagged = number_tags(values)
+    return tag_records(noise, "", [str(row) for row in range(len(values))], tagged)
 
 
 def _mechanism(loss: Loss, policy: LabelPolicy) -> LabelMechanism | None:

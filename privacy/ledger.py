@@ -47,11 +47,21 @@ from parley.privacy.accounting import (
     reported_epsilon,
     to_json,
 )
+from parley.privacy.dataset_ledger import (
+    Account,
+    DatasetCharge,
+    DatasetTerms,
+    account_of,
+    charge_dataset,
+    dataset_names,
+    open_account,
+    verify_account,
+)
+from parley.privacy.dataset_ledger import BudgetExhausted as BudgetExhausted
+from parley.privacy.ledger_tables import metadata
 from parley.storage.engines import open_engine, write_transaction
 from parley.storage.failures import StorageAway, StorageFailed, named_failures
 from parley.storage.migrations import History, upgrade
-
-metadata = sa.MetaData()
 
 heads = sa.Table(
     "ledger_heads",
@@ -63,6 +73,7 @@ heads = sa.Table(
     sa.Column("budget_epsilon", sa.Double, nullable=False),
     sa.Column("budget_delta", sa.Double, nullable=False),
     sa.Column("data_digest", sa.Text, nullable=True),  # runs of 0.1.0 have none
+    sa.Column("dataset", sa.Text, nullable=True),  # a run of the data's own party has none, nor has one of 0.2.0
 )
 
 entries = sa.Table(
@@ -94,13 +105,9 @@ counters = sa.Table(
     sa.Column("counts", sa.LargeBinary, nullable=False),
 )
 
-HISTORY = History("ledger", metadata, Path(__file__).parent / "ledger_revisions", newest="0002")
+HISTORY = History("ledger", metadata, Path(__file__).parent / "ledger_revisions", newest="0003")
 
 Counters = dict[str, RecordCounts]
-
-
-class BudgetExhausted(RuntimeError):
-    """A charge would pass the run's budget; nothing was written and nothing may be released."""
 
 
 class RunNotOpen(LookupError):
@@ -173,6 +180,8 @@ class Charge:
     """For each record, in how many releases of the block it is."""
     content: bytes = b""
     """What leaves, where a release must never leave in another form: the same noise on two values gives them away."""
+    account: DatasetCharge | None = None
+    """The data set that is charged together with the run; None where the run's own budget is all there is."""
 
     @property
     def digest(self) -> str:
@@ -261,11 +270,18 @@ class Ledger:
         self._engine.dispose()
 
     @_outlasting
-    def open_run(self, run: str, records: int, budget: Budget, data_digest: str | None = None) -> None:
+    def open_run(
+        self,
+        run: str,
+        records: int,
+        budget: Budget,
+        data_digest: str | None = None,
+        dataset: str | None = None,
+    ) -> None:
         """Start a run's chain. A repeated call with the same terms is a no-op; with others it is refused.
 
         `data_digest` says what the records are: a run that goes on draws the same noise again, and with other values
-        under it both would show.
+        under it both would show. `dataset` is the data set that its charges go to as well.
         """
         if not budget.epsilon > 0 or not 0 <= budget.delta < 1:
             raise LedgerConflict("A budget has epsilon > 0 and 0 ≤ delta < 1; correct the run's spec.")
@@ -276,8 +292,43 @@ class Ledger:
             found = self._opened(run, *asked)
         if found != asked:
             raise LedgerConflict(f"Run {run!r} was opened with other terms; give the changed run a new name.")
+        if dataset is not None:
+            self._check_dataset(run, dataset)
         if data_digest is not None:
             self._check_data(run, data_digest)
+
+    @_outlasting
+    def budget_of(self, run: str) -> Budget | None:
+        """What a run may spend; None if it was never opened."""
+        with self._reading() as connection:
+            found = connection.execute(sa.select(heads).where(heads.c.run == run)).mappings().first()
+        return None if found is None else Budget(found["budget_epsilon"], found["budget_delta"])
+
+    @_outlasting
+    def datasets(self) -> list[str]:
+        """Return the data sets that runs were charged to."""
+        with self._reading() as connection:
+            return dataset_names(connection)
+
+    @_outlasting
+    def account(self, dataset: str, terms: DatasetTerms) -> Account:
+        """Return what a data set has spent over all runs, as its owner's terms read it.
+
+        Raises:
+            DatasetUnknown: if nothing was charged to it.
+        """
+        with self._reading() as connection:
+            return account_of(connection, dataset, terms)
+
+    @_outlasting
+    def verify_account(self, dataset: str) -> str:
+        """Check the chain of a data set's account; return its last hash.
+
+        Raises:
+            AccountBroken: if a link does not hold.
+        """
+        with self._reading() as connection:
+            return verify_account(connection, dataset)
 
     @_outlasting
     def reserve(self, run: str, first_release: int, count: int, charge: Charge) -> Entry:
@@ -299,6 +350,8 @@ class Ledger:
                 entry = earlier
             else:
                 entry = self._append(connection, head, block, charge)
+                if charge.account is not None:  # in the same transaction: both are charged, or neither
+                    charge_dataset(connection, run, charge.event, charge.counts, charge.account, entry.time)
         self._covered.setdefault(run, []).append(block)
         return entry
 
@@ -433,6 +486,29 @@ class Ledger:
             terms = {"records": records, "budget_epsilon": epsilon, "budget_delta": delta}
             connection.execute(heads.insert().values(run=run, length=0, hash=root, **terms))
             return records, epsilon, delta
+
+    def _check_dataset(self, run: str, dataset: str) -> None:
+        try:
+            found = self._bound_dataset(run, dataset)
+        except sa.exc.IntegrityError:  # another writer opened the account in between
+            found = self._bound_dataset(run, dataset)
+        if found is None:
+            raise LedgerConflict(
+                f"Run {run!r} began under a version that drew label noise for each run, and going on would draw it a "
+                "second time: start a new run."
+            )
+        if found != dataset:
+            raise LedgerConflict(f"Run {run!r} was charged to {found!r}, not to {dataset!r}: start a new run.")
+
+    def _bound_dataset(self, run: str, dataset: str) -> str | None:
+        """The data set that a run is charged to: this one, if the run has released nothing yet."""
+        with self._writing() as connection:
+            open_account(connection, dataset)
+            head = self._locked_head(connection, run)
+            if head["dataset"] is not None or head["length"]:
+                return str(head["dataset"]) if head["dataset"] is not None else None
+            connection.execute(heads.update().where(heads.c.run == run).values(dataset=dataset))
+            return dataset
 
     def _check_data(self, run: str, digest: str) -> None:
         with self._writing() as connection:

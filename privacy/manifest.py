@@ -77,7 +77,7 @@ MANIFEST: tuple[Entry, ...] = (
     derived(
         "aggregation.v1.Addend.roots", "see the message it is in", TREE_SUM, "coordinator: the sum over all parties"
     ),
-    # Entity alignment: privacy/psi.py says why nobody learns more than the intersection and sizes.
+    # Entity alignment: privacy/psi.py says what is learnt, the intersection and sizes, and why.
     derived("alignment.v1.BlindedIds.points", "ids of the label table", _POWERS, "nobody"),
     derived(
         "alignment.v1.EvaluatedIds.points", "ids of the label table", f"{_POWERS}, shuffled by all parties", "nobody"
@@ -153,9 +153,7 @@ MANIFEST: tuple[Entry, ...] = (
     ),
     derived("party.v1.OpenSessionResponse.features", "the table's width", "a count", "coordinator"),
     derived("party.v1.OpenSessionResponse.warnings", "the table's columns", "sentences without values", "coordinator"),
-    derived(
-        "party.v1.OpenSessionResponse.ids", "the row ids", "sent only for a prediction of every row", "coordinator"
-    ),
+    derived("party.v1.OpenSessionResponse.ids", "the row ids", "never sent: a party tells no ids", "nobody"),
     derived(
         "party.v1.TunedCoefficient.value",
         "the party's features and the noisy labels, through its tuned model",
@@ -176,8 +174,8 @@ MANIFEST: tuple[Entry, ...] = (
     derived(
         "run.v1.Metric.value",
         "labels and predictions",
-        "shown to clients of the label holder only, never to parties",
-        "clients",
+        "over at least minimum_evaluation rows, counted across runs; noise where evaluation_epsilon is set",
+        "clients that may watch; never parties",
     ),
     derived(
         "run.v1.PredictResponse.scores", "features at all parties", "a function of sums over all parties", "clients"
@@ -185,7 +183,12 @@ MANIFEST: tuple[Entry, ...] = (
     derived("run.v1.PredictResponse.ids", "the row ids", "rows that the client asked for", "clients"),
     derived("run.v1.PredictResponse.classes", "names of the classes", "known to the label holder", "clients"),
     derived("run.v1.PredictRequest.ids", "the row ids", "rows that the client asks for", "coordinator"),
-    derived("party.v1.OpenSessionRequest.ids", "the row ids", "rows that the client asks for", "all parties"),
+    derived(
+        "party.v1.OpenSessionRequest.ids",
+        "the row ids",
+        "rows that the client asks for, in a prediction; each party counts and limits them",
+        "all parties",
+    ),
     derived("tensor.v1.Tensor.data", "see the field it is in", "that field's", "that field's"),
     derived("tensor.v1.Chunk.data", "see the field it is in", "that field's", "that field's"),
     derived("extension.v1.Extension.content", "see the entries of its algorithm", "that field's", "that field's"),
@@ -194,9 +197,22 @@ MANIFEST: tuple[Entry, ...] = (
     *control("tensor.v1.Tensor", "element_type shape chunked_bytes", "the receiver"),
     *control("aggregation.v1.MaskedTheta", "tree round participants", "the parent in the tree"),
     *control("aggregation.v1.Addend", "participants", "coordinator"),
-    *control("aggregation.v1.SignedKey", "party public_key certificate signature", "all parties"),
+    *control("aggregation.v1.SignedKey", "party public_key certificate signature agreement", "all parties"),
+    *control("aggregation.v1.Agreement", "purpose spec_digest nonce upper_size", "all parties"),
+    derived(
+        "aggregation.v1.Agreement.rows",
+        "the table's size",
+        "a count of aligned rows, the same at all parties; 0 where rows are not common",
+        "all parties",
+    ),
+    derived(
+        "aggregation.v1.Agreement.id_digest",
+        "the row ids",
+        "SHA-256 of all ids together, the same at all parties; empty where rows are not common",
+        "all parties",
+    ),
     *control("aggregation.v1.RecoveryStep", "sum_id key shares values disclosure", "the participants"),
-    *control("aggregation.v1.SharesStep", "keys", "the participants"),
+    *control("aggregation.v1.SharesStep", "keys instruction", "the participants"),
     *control("aggregation.v1.ValuesStep", "shares", "the participant that they are for"),
     *control("aggregation.v1.DisclosureStep", "survivors", "the participants"),
     *control("aggregation.v1.RoundKey", "party public_key", "the participants"),
@@ -224,13 +240,23 @@ MANIFEST: tuple[Entry, ...] = (
     *control("party.v1.OpenSessionResponse", "upper_size key checkpoints settled", "coordinator"),
     *control(
         "party.v1.BeginSessionRequest",
-        "session_id keys upper_sizes checkpoint peer_addresses outputs settled",
+        "session_id keys upper_sizes checkpoint peer_addresses outputs settled run_checkpoint",
         "all parties",
     ),
     *control("party.v1.Attach", "session_id", "the party"),
-    *control("party.v1.ExchangeRequest", "attach extension chunk following_bytes", "all parties"),
-    *control("party.v1.ExchangeResponse", "extension chunk following_bytes", "coordinator"),
-    *control("party.v1.CloseSessionRequest", "session_id", "the party"),
+    *control(
+        "party.v1.ExchangeRequest",
+        "attach extension chunk following_bytes receipts ledger_entries ledger_head",
+        "all parties",
+    ),
+    *control("party.v1.ExchangeResponse", "extension chunk following_bytes receipt", "coordinator"),
+    *control("party.v1.CloseSessionRequest", "session_id receipts", "the party"),
+    *control(
+        "aggregation.v1.Receipt",
+        "party name round consent heads released releases ledger_entries ledger_head signature",
+        "coordinator, all parties",
+    ),
+    *control("aggregation.v1.PairHead", "party head", "coordinator, all parties"),
     *control("peer.v1.Attach", "session_id", "the peer"),
     *control(
         "peer.v1.PushRequest",
@@ -247,6 +273,7 @@ MANIFEST: tuple[Entry, ...] = (
         "mechanism pure_epsilon rdp_epsilon pld_epsilon delta largest_count budget",
         "clients",
     ),
+    *control("ledger.v1.EvaluationCount", "name rows evaluations epsilon", "clients"),
     *control("run.v1.Metric", "name", "clients"),
     *control(
         "run.v1.Run",
@@ -308,7 +335,7 @@ MANIFEST: tuple[Entry, ...] = (
     *control("run.v1.PartyCoefficients", "party coefficients kept", "clients"),
     *control("run.v1.GetCoefficientsResponse", "parties", "clients"),
     *control("run.v1.GetLedgerRequest", "run_id", "coordinator"),
-    *control("run.v1.GetLedgerResponse", "entries report broken", "clients"),
+    *control("run.v1.GetLedgerResponse", "entries report broken evaluations", "clients"),
 )
 
 

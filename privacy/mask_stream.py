@@ -3,21 +3,25 @@
 The stream of (key, round) starts at the 16-byte counter block `round id (8 bytes, big-endian) ‖ 0 (8 bytes)` and CTR
 mode adds one per 16-byte block. Two rounds of one key can meet only if a round runs through 2^64 blocks (2^68 bytes),
 so their counter blocks are disjoint, and AES under one key is a permutation: no block of keystream is used twice.
+A mask between two parties has a key of its own in every round (`round_key`), drawn from their secret and from what both
+were told, and starts at the counter 0: where they were told different things, their masks have nothing in common.
 Streams of different keys are independent because every key is 32 bytes of HKDF output or of the operating system.
 A key serves one purpose and one width of ring: nothing else may be encrypted under it.
 """
 
+import hmac
 import math
 import os
 
 import numpy as np
-from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
+from cryptography.hazmat.primitives.ciphers import Cipher, CipherContext, algorithms, modes
 
 from parley.privacy.ring import Ring, RingArray
 
 KEY_BYTES = 32
 ROUND_LIMIT = 1 << 64
 _PIECE = 1 << 15  # elements at a time, so that a mask is added while it is still in the cache
+_FROM_ZERO = modes.CTR(bytes(16))
 _ZEROS = memoryview(bytes(8 * _PIECE))
 
 
@@ -40,14 +44,33 @@ class MaskStream:
         if not elements.flags.c_contiguous:
             raise ValueError("elements must be contiguous to be masked in place")
         self._cipher.reset_nonce(round_id.to_bytes(8, "big") + bytes(8))
-        flat = ring.checked(elements).reshape(-1)
-        operation = np.subtract if subtract else np.add
-        scratch = np.empty(min(_PIECE, flat.size), ring.dtype)
-        for start in range(0, flat.size, _PIECE):
-            part = flat[start : start + _PIECE]
-            piece = scratch[: part.size]
-            self._cipher.update_into(_ZEROS[: part.nbytes], piece.data.cast("B"))
-            operation(part, piece, out=part)
+        _add(self._cipher, elements, ring, subtract)
+
+
+def add_round_mask(
+    elements: RingArray, secret: bytes, round_id: int, told: bytes, ring: Ring, *, subtract: bool = False
+) -> None:
+    """Add two parties' mask of a round to `elements` in place, or take it away."""
+    cipher = Cipher(algorithms.AES(round_key(secret, round_id, told)), _FROM_ZERO).encryptor()
+    _add(cipher, elements, ring, subtract)
+
+
+def _add(cipher: CipherContext, elements: RingArray, ring: Ring, subtract: bool) -> None:
+    flat = ring.checked(elements).reshape(-1)
+    operation = np.subtract if subtract else np.add
+    scratch = np.empty(min(_PIECE, flat.size), ring.dtype)
+    for start in range(0, flat.size, _PIECE):
+        part = flat[start : start + _PIECE]
+        piece = scratch[: part.size]
+        cipher.update_into(_ZEROS[: part.nbytes], piece.data.cast("B"))
+        operation(part, piece, out=part)
+
+
+def round_key(secret: bytes, round_id: int, told: bytes = b"") -> bytes:
+    """The key of two parties' mask in one round: HMAC-SHA256 of their secret over the round and what both were told."""
+    if not 0 <= round_id < ROUND_LIMIT:
+        raise RoundOutOfRange(f"round id {round_id} is not in [0, 2^64)")
+    return hmac.digest(secret, round_id.to_bytes(8, "big") + told, "sha256")
 
 
 def mask(key: bytes, round_id: int, shape: tuple[int, ...], ring: Ring) -> RingArray:

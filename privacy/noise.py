@@ -23,6 +23,7 @@ from decimal import Decimal, localcontext
 from functools import cache
 from hashlib import sha256
 from pathlib import Path
+from typing import Protocol
 
 import numpy as np
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
@@ -72,6 +73,14 @@ def read_or_create_key(path: Path) -> bytes:
         stream.flush()
         os.fsync(stream.fileno())
     return fresh
+
+
+class WordSource(Protocol):
+    """Where a mechanism takes its random words from: `KeyedNoise`, or noise that is permanent."""
+
+    def words(self, purpose: str, run: str, release: int, records: NDArray[np.int64], count: int) -> Words:
+        """Return `count` words for each record; the same call gives the same words."""
+        ...
 
 
 @dataclass(frozen=True)

@@ -7,19 +7,24 @@ others. The self mask b_u is added where dropout recovery is on (`parley.privacy
 
 symbol · code · held by
   u, v   · index of a party
-  s_uv   · secrets[v]   32 bytes from `session_keys.pair_secret`    u and v
+  s_uv   · secrets[v]   32 bytes from `session_keys.pair_secret`    u and v; in a round HMAC(s_uv, round ‖ told[v])
   b_u    · self_mask    32 bytes                                    u, and t of n as Shamir shares
   PRG    · mask_stream  AES-256-CTR, a stream for each (key, round)
+
+# differs from the paper: the mask of a round depends on what u and v were told up to that round
+# (`privacy.transcript`), and a few elements that everyone sets to zero show whether a sum has opened.
 """
 
 from collections.abc import Iterable, Mapping
 
-from parley.privacy.mask_stream import MaskStream
+import numpy as np
+
+from parley.privacy.mask_stream import KEY_BYTES, MaskStream, add_round_mask
 from parley.privacy.ring import Ring, RingArray
 from parley.privacy.trees import TooFewParties
 
 SMALLEST_SUM = 2
-"""Below two parties a sum is a value."""
+"""A sum over fewer parties would be one party's value."""
 
 
 class RoundReused(ValueError):
@@ -30,8 +35,35 @@ class RoundReused(ValueError):
     """
 
 
+class SumDoesNotOpen(ValueError):
+    """Masks are left in a sum: the parties were told different things, or somebody changed an addend."""
+
+
 class NotAParticipant(ValueError):
     """This party, or a peer without a key, is not in a position to take part in the round."""
+
+
+def with_check(encoded: RingArray, ring: Ring) -> RingArray:
+    """A copy of a vector with 64 bits of zeros after it: in a sum that opens they are zeros again."""
+    spare = 64 // ring.bits
+    longer = np.zeros(encoded.size + spare, ring.dtype)
+    longer[:-spare] = ring.checked(encoded)
+    return longer
+
+
+def without_check(total: RingArray, ring: Ring) -> RingArray:
+    """The sum without its zeros.
+
+    Raises:
+        SumDoesNotOpen: if they are none; by chance they look like zeros once in 2^64 sums.
+    """
+    spare = 64 // ring.bits
+    if total.size < spare or total[-spare:].any():
+        raise SumDoesNotOpen(
+            "the masks do not cancel in the sum: its parties were told different things, or an addend was changed on "
+            "its way; nothing was opened"
+        )
+    return total[:-spare]
 
 
 class PairwiseMasker:
@@ -56,7 +88,9 @@ class PairwiseMasker:
         if minimum_parties < SMALLEST_SUM:
             raise TooFewParties(f"minimum_parties must be at least {SMALLEST_SUM}, got {minimum_parties}")
         self._index = index
-        self._streams = {peer: MaskStream(secret) for peer, secret in secrets.items()}
+        if any(len(secret) != KEY_BYTES for secret in secrets.values()):
+            raise ValueError(f"a pair secret has {KEY_BYTES} bytes")
+        self._secrets = dict(secrets)
         self._ring = ring
         self._minimum = minimum_parties
         self._self_mask = None if self_mask is None else MaskStream(self_mask)
@@ -67,17 +101,34 @@ class PairwiseMasker:
         """The largest round id used; −1 before the first."""
         return self._last_round
 
-    def mask(self, round_id: int, encoded: RingArray, participants: Iterable[int]) -> RingArray:
-        """y_u for this round; refused, and nothing used up, if the round or its participants are not acceptable."""
-        chosen = frozenset(participants)
-        self._check(round_id, chosen)
+    def mask(
+        self,
+        round_id: int,
+        encoded: RingArray,
+        participants: Iterable[int],
+        told: Mapping[int, bytes] | None = None,
+    ) -> RingArray:
+        """y_u for this round; refused, and nothing used up, if the round or its participants are not acceptable.
+
+        `told` is what this party and each other participant were both told; nothing if left out.
+        """
         masked = self._ring.checked(encoded).copy(order="C")
+        self.mask_in_place(round_id, masked, participants, told)
+        return masked
+
+    def mask_in_place(
+        self, round_id: int, masked: RingArray, participants: Iterable[int], told: Mapping[int, bytes] | None = None
+    ) -> None:
+        """The same in an array that the caller gives away."""
+        chosen, told = frozenset(participants), told or {}
+        self._check(round_id, chosen)
         self._last_round = round_id
         for peer in sorted(chosen - {self._index}):
-            self._streams[peer].add(masked, round_id, self._ring, subtract=peer < self._index)
+            add_round_mask(
+                masked, self._secrets[peer], round_id, told.get(peer, b""), self._ring, subtract=peer < self._index
+            )
         if self._self_mask is not None:
             self._self_mask.add(masked, round_id, self._ring)
-        return masked
 
     def _check(self, round_id: int, participants: frozenset[int]) -> None:
         if round_id <= self._last_round:
@@ -87,7 +138,7 @@ class PairwiseMasker:
             )
         if self._index not in participants:
             raise NotAParticipant(f"party {self._index} is not among the participants {sorted(participants)}")
-        unknown = sorted(participants - {self._index} - self._streams.keys())
+        unknown = sorted(participants - {self._index} - self._secrets.keys())
         if unknown:
             raise NotAParticipant(f"no key was agreed with parties {unknown}: exchange keys before the round")
         if len(participants) < self._minimum:

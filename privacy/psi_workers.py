@@ -2,10 +2,12 @@
 
 X25519 in `cryptography` holds the interpreter's lock, so threads gain nothing: large lists go to worker processes. They
 are started afresh (never forked, since the services hold gRPC channels), import only the curve, and end with the
-alignment.
+alignment, or with the service, however that ends.
 """
 
 import os
+import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from multiprocessing import get_context
@@ -18,6 +20,8 @@ BATCH = 1024
 """Points of one piece of work: about 50 ms."""
 FEW = 4 * BATCH
 """Lists up to this length are not worth the start of a process."""
+PARENT_SECONDS = 1.0
+"""How often a worker looks whether its service is still there: one that was killed cannot tell it."""
 
 
 class Workers:
@@ -56,6 +60,19 @@ class Workers:
         if len(arguments) * BATCH <= FEW or self._processes == 1:
             return (function(*one) for one in arguments)
         if self._pool is None:
-            self._pool = ProcessPoolExecutor(self._processes, mp_context=get_context("spawn"))
+            self._pool = ProcessPoolExecutor(
+                self._processes, mp_context=get_context("spawn"), initializer=end_with, initargs=(os.getpid(),)
+            )
         futures: list[Future[bytes]] = [self._pool.submit(function, *one) for one in arguments]
         return (future.result() for future in futures)
+
+
+def end_with(parent: int) -> None:
+    """Worker: end when the process that started it has ended."""
+    threading.Thread(target=_watch, args=(parent,), name="parent", daemon=True).start()
+
+
+def _watch(parent: int) -> None:
+    while os.getppid() == parent:
+        time.sleep(PARENT_SECONDS)
+    os._exit(1)

@@ -16,14 +16,19 @@ from dataclasses import dataclass
 
 from parley.numerics.arrays import Vector
 from parley.privacy.dropout import Disclosure, RoundKeys, SelfMask, ShareKeeper, round_masker, seal_shares
-from parley.privacy.pairwise import NotAParticipant, RoundReused
+from parley.privacy.pairwise import NotAParticipant, RoundReused, with_check
 from parley.privacy.ring import Ring, RingArray
 from parley.privacy.session_keys import KeyRejected
+from parley.privacy.transcript import Transcript
 from parley.privacy.trees import TooFewParties
 
 
 class StepUnexpected(ValueError):
     """A step of a sum came out of order, or for a sum that is not open here."""
+
+
+class InstructionReplaced(StepUnexpected):
+    """A value is asked for by another instruction than the one that the sum's shares were sealed for."""
 
 
 class RoundKeyReplaced(KeyRejected):
@@ -42,6 +47,8 @@ class AskShares:
     sum_id: int
     public_keys: Mapping[int, bytes]
     """Every participant's round key."""
+    instruction: bytes = b""
+    """SHA-256 of the instruction that will ask for the values."""
 
 
 @dataclass(frozen=True)
@@ -55,7 +62,7 @@ class AskValues:
 
 @dataclass(frozen=True)
 class AskDisclosure:
-    """Tell what opens the sum over the survivors."""
+    """Send what opens the sum over the survivors."""
 
     sum_id: int
     survivors: frozenset[int]
@@ -106,8 +113,13 @@ class RecoverableSums:
         share_keys: Mapping[int, bytes],
         ring: Ring,
         needed: Callable[[int], int],
+        transcript: Transcript | None = None,
     ) -> None:
-        """`share_keys` are the session's pair secrets; `needed` gives the threshold for so many participants."""
+        """`share_keys` are the session's pair secrets; `needed` gives the threshold for so many participants.
+
+        Without a `transcript` the sums are bound to nothing that the parties were told.
+        """
+        self._transcript = transcript
         self._index, self._session_id, self._names = index, session_id, names
         self._share_keys, self._ring, self._needed = share_keys, ring, needed
         self._drawn: SelfMask | None = None
@@ -134,15 +146,21 @@ class RecoverableSums:
         if needed > len(ask.public_keys):
             raise TooFewParties(f"a sum over {len(ask.public_keys)} parties could not be opened: {needed} must be left")
         names = {party: self._names[party] for party in ask.public_keys}
-        keys = RoundKeys(self._session_id, 0, ask.sum_id, needed, names, dict(ask.public_keys))
-        own, sealed = seal_shares(self._index, self._drawn, keys, self._share_keys)
-        self._open = _OpenSum(keys, self._drawn, ShareKeeper(self._index, own, keys, self._share_keys))
+        keys = RoundKeys(self._session_id, 0, ask.sum_id, needed, names, dict(ask.public_keys), ask.instruction)
+        told = self._transcript.heads if self._transcript is not None else None
+        own, sealed = seal_shares(self._index, self._drawn, keys, self._share_keys, told)
+        self._open = _OpenSum(keys, self._drawn, ShareKeeper(self._index, own, keys, self._share_keys, told))
         self._last, self._drawn = ask.sum_id, None
         return ShareBundle(sealed)
 
     def receive(self, ask: AskValues) -> None:
         """Take everyone's shares; nothing leaves before all of them open."""
         current = self._current(ask.sum_id)
+        if self._transcript is not None and self._transcript.under_way.instruction != current.keys.instruction:
+            raise InstructionReplaced(
+                f"sum {ask.sum_id} was agreed on for another instruction than the one that asks for its values: "
+                "nothing was sent"
+            )
         for owner, sealed in ask.sealed.items():
             current.keeper.accept(owner, sealed)
         current.keeper.ready()
@@ -158,7 +176,8 @@ class RecoverableSums:
                 f"the phase is for {sorted(participants)}, the sum's keys for {sorted(current.keys.participants)}"
             )
         masker = round_masker(self._index, current.own, current.keys, self._ring)
-        masked = masker.mask(current.keys.round_id, self._ring.encode(values), participants)
+        masked = with_check(self._ring.encode(values), self._ring)
+        masker.mask_in_place(current.keys.round_id, masked, participants)
         current.sent = True
         return masked
 

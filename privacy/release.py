@@ -5,7 +5,7 @@ has paid, and only then makes a `Release`. Encoders of derived data take release
 this module makes one (`tests/contract` checks both). A gate that hides nothing says so in its name: `Clear…`.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Generic, Literal, Protocol, TypeVar
 
@@ -21,6 +21,7 @@ from parley.privacy.ldp_accounting import LdpPlan, losses
 from parley.privacy.ldp_states import NoisedState, StateDraft, noise_draft
 from parley.privacy.ledger import Budget, BudgetExhausted, Charge, Ledger
 from parley.privacy.noise import KeyedNoise
+from parley.privacy.pairwise import PairwiseMasker, with_check
 from parley.privacy.psi import HiddenTable, Points, SealedShares, ShuffleShare, Tags
 from parley.privacy.recovery import (
     AskDisclosure,
@@ -91,8 +92,17 @@ def members(participants: int) -> tuple[int, ...]:
 class Protection(Protocol):
     """How a party's addend is hidden from whoever sums it."""
 
-    def protect(self, round_number: int, values: Vector, participants: frozenset[int] | None = None) -> Addend:
-        """The addend of a round among `participants` (everyone if None). A round number never names two values."""
+    def protect(
+        self,
+        round_number: int,
+        values: Vector,
+        participants: frozenset[int] | None = None,
+        told: Mapping[int, bytes] | None = None,
+    ) -> Addend:
+        """The addend of a round among `participants` (everyone if None). A round number never names two values.
+
+        `told` is what this party and each other one were both told: where it differs, the sum does not open.
+        """
 
 
 class SumGate:
@@ -101,9 +111,15 @@ class SumGate:
     def __init__(self, protection: Protection) -> None:
         self._protection = protection
 
-    def release(self, round_number: int, draft: Vector, participants: frozenset[int] | None = None) -> Release[Addend]:
+    def release(
+        self,
+        round_number: int,
+        draft: Vector,
+        participants: frozenset[int] | None = None,
+        told: Mapping[int, bytes] | None = None,
+    ) -> Release[Addend]:
         """Hide a draft in the sum of a round."""
-        return Release(self._protection.protect(round_number, draft, participants), _SEAL)
+        return Release(self._protection.protect(round_number, draft, participants, told), _SEAL)
 
 
 class CoefficientGate:
@@ -318,21 +334,30 @@ class ClearProtection:
         round_number: int,  # noqa: ARG002 (nothing to hide, so nothing to count)
         values: Vector,
         participants: frozenset[int] | None = None,
+        told: Mapping[int, bytes] | None = None,  # noqa: ARG002 (nothing that could be bound to it)
     ) -> Addend:
         """Hand the values on."""
         return Addend(bitmap(participants or self._everyone), clear=np.asarray(values))
 
 
 class TreeGate:
-    """A party's gate for `two_tree`: its value plus a fresh mask goes up tree 1, the mask up tree 2."""
+    """A party's gate for `two_tree`: its value plus a fresh mask goes up tree 1, the mask up tree 2.
 
-    def __init__(self, index: int, trees: TreePair, ring: Ring) -> None:
+    The value carries pairwise masks too: they cancel in the sum over all parties if these were told the same.
+    """
+
+    def __init__(self, index: int, trees: TreePair, ring: Ring, secrets: Mapping[int, bytes]) -> None:
+        """`secrets` are pair secrets of their own, for nothing but the sums up these trees."""
         self._index, self._trees, self._ring = index, trees, ring
         self._node = TwoTreeNode(index, trees, ring)  # refuses trees that leak
+        self._masker = PairwiseMasker(index, secrets, ring)
+        self._everyone = range(trees.masked.size)
 
-    def begin(self, round_number: int, draft: Vector) -> None:
-        """Enter a round with this party's value."""
-        self._node.begin(round_number, self._ring.encode(draft))
+    def begin(self, round_number: int, draft: Vector, told: Mapping[int, bytes] | None = None) -> None:
+        """Enter a round with this party's value; `told` is what this party and each other one were both told."""
+        masked = with_check(self._ring.encode(draft), self._ring)
+        self._masker.mask_in_place(round_number, masked, self._everyone, told)
+        self._node.begin(round_number, masked)
 
     def children(self, round_number: int, tree: TreeName) -> tuple[int, ...]:
         """Parties whose partial sums are due."""

@@ -6,23 +6,30 @@ A sum is over all parties of the session: a party that is away stops it, and no 
 
 from collections.abc import Callable, Mapping, Sequence
 
-from parley.privacy.aggregation import Pairwise, SumOpening, ring_of
+from parley.privacy.aggregation import Pairwise, SumOpening, SumOutOfRange, ring_of
+from parley.privacy.pairwise import without_check
 from parley.privacy.release import Addend, ClearProtection, OpenedSum, SumGate, TreeGate, TreeSum
+from parley.privacy.ring import Beyond
 from parley.privacy.tree_search import collusion_resistant_trees
 from parley.privacy.two_tree import PartialSum, SumOpener, TreeNumber
 from parley.spec.protection import AggregationSpec
 
 LEAST_PARTIES = 3
 """Whoever opens a sum of two knows the other's value."""
+SecretsOf = Callable[[int], Mapping[int, bytes]]
+"""Pair secrets with every other party, for the sums of one requester."""
 
 
 class RequestedTreeSums:
     """One party's gates into sums up every requester's trees, and how it opens its own."""
 
-    def __init__(self, index: int, parties: int, settings: AggregationSpec) -> None:
-        ring = ring_of(settings)
+    def __init__(
+        self, index: int, parties: int, settings: AggregationSpec, secrets: SecretsOf, beyond: Beyond = "raise"
+    ) -> None:
+        """`secrets` derives pair secrets for the sums of one requester."""
+        ring = ring_of(settings, beyond)
         pairs = [collusion_resistant_trees(parties, requester) for requester in range(parties)]
-        self.gates = [TreeGate(index, pair, ring) for pair in pairs]
+        self.gates = [TreeGate(index, pair, ring, secrets(requester)) for requester, pair in enumerate(pairs)]
         """This party's gate into the trees of each requester, who is the root of its own tree of values."""
         self.mask_roots = [pair.masks.root for pair in pairs]
         """Who ends each requester's tree of masks, and tells the requester."""
@@ -34,7 +41,10 @@ class RequestedTreeSums:
         phi1 = PartialSum(values.round, TreeNumber.MASKED, self._index, values.participants, values.elements)
         root = self.mask_roots[self._index]
         phi2 = PartialSum(masks.round, TreeNumber.MASKS, root, masks.participants, masks.elements)
-        return OpenedSum(self._ring.decode(self._opener.open_sum(phi1, phi2)))
+        opened = self._ring.decode(without_check(self._opener.open_sum(phi1, phi2), self._ring))
+        if not self._ring.opens(opened, len(self.gates)):
+            raise SumOutOfRange
+        return OpenedSum(opened)
 
 
 class RequestedMaskedSums:
@@ -45,7 +55,8 @@ class RequestedMaskedSums:
         index: int,
         parties: int,
         settings: AggregationSpec,
-        secrets: Callable[[int], Mapping[int, bytes]],
+        secrets: SecretsOf,
+        beyond: Beyond = "raise",
     ) -> None:
         """`secrets` derives pair secrets for the sums of one requester."""
 
@@ -53,7 +64,7 @@ class RequestedMaskedSums:
             if settings.kind == "plain":
                 return SumGate(ClearProtection(parties))
             least = max(LEAST_PARTIES, settings.minimum_parties)
-            return SumGate(Pairwise(index, secrets(requester), ring_of(settings), least))
+            return SumGate(Pairwise(index, secrets(requester), ring_of(settings, beyond), least))
 
         self.gates = [gate(requester) for requester in range(parties)]
         """This party's gate into the sums of each requester."""

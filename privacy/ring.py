@@ -10,11 +10,13 @@ symbol · code
   l    · parties         how many encodings are summed; l·R·2^f < 2^(bits−1) or the sum could wrap
 """
 
+import logging
 import math
+import secrets
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,6 +28,10 @@ _UNSIGNED: dict[int, np.dtype[Any]] = {64: np.dtype("<u8"), 32: np.dtype("<u4")}
 _SIGNED: dict[int, np.dtype[Any]] = {64: np.dtype("<i8"), 32: np.dtype("<i4")}
 _DOUBLE_PRECISION_BITS = 53
 
+Beyond = Literal["raise", "spoil", "clip"]
+"""What becomes of values beyond ±limit: an error here; elements that no sum opens with; or the limit itself."""
+logger = logging.getLogger(__name__)
+
 
 class RingMisconfigured(ValueError):
     """The ring's fields do not describe a usable ring."""
@@ -36,7 +42,7 @@ class RingTooSmall(ValueError):
 
 
 class ValueOutOfRange(ValueError):
-    """A value is beyond ±limit. Clipping it would change the sum without a word, so it is refused.
+    """A value is beyond ±limit. Clipping it would change the sum silently, so it is refused.
 
     The text holds a private magnitude and never goes to a peer; `without_values` is for logs.
     """
@@ -70,6 +76,8 @@ class Ring:
     """f: bits after the binary point; one encoding is off by at most 2^-(f+1)."""
     limit: float
     """R: largest magnitude that can be encoded."""
+    beyond: Beyond = "raise"
+    """What `encode` does with a value beyond it."""
 
     WIDE: ClassVar["Ring"]
     """64 bits, f=40, R=2^16: up to 127 parties, sums good to parties·2^-41."""
@@ -116,9 +124,43 @@ class Ring:
         # min and max carry NaN through, so two reductions settle range and finiteness at once
         low, high = float(values.min()), float(values.max())
         if not (-self.limit <= low and high <= self.limit):
-            if not (np.isfinite(low) and np.isfinite(high)):
-                raise ValueNotFinite("a value is NaN or infinite: look for a diverging step before this sum")
-            raise ValueOutOfRange(max(-low, high), self.limit)
+            return self._encode_beyond(values, low, high)
+        return self._encode_within(values)
+
+    def _encode_beyond(self, values: NDArray[np.floating[Any]], low: float, high: float) -> RingArray:
+        """What leaves in place of values that do not fit.
+
+        A refusal would tell the coordinator whose value it was, and a run with another limit how large: so a party
+        adds elements that hold nothing of its value and keep the sum from opening, and tells its own log alone.
+        """
+        finite = bool(np.isfinite(low) and np.isfinite(high))
+        if self.beyond == "clip" and finite:
+            logger.warning("values beyond the ring's limit %g were clipped to it", self.limit)
+            return self._encode_within(np.clip(values, -self.limit, self.limit))
+        if self.beyond == "raise":
+            if finite:
+                raise ValueOutOfRange(max(-low, high), self.limit)
+            raise ValueNotFinite("a value is NaN or infinite: look for a diverging step before this sum")
+        logger.error(
+            "%s does not fit the ring's limit %g: a sum was kept from opening. Lower the run's step sizes or scale "
+            "the table; the limit is `policy.aggregation.limit`",
+            "a value" if finite else "a value that is NaN or infinite",
+            self.limit,
+        )
+        return self.spoilt(values.shape)
+
+    def spoilt(self, shape: tuple[int, ...]) -> RingArray:
+        """Random elements of magnitude at least 2^(bits−2): a sum that holds them leaves the range of honest sums."""
+        drawn = np.frombuffer(secrets.token_bytes(math.prod(shape) * self.dtype.itemsize), self.dtype)
+        top = self.dtype.type(1 << (self.bits - 1))
+        half = self.dtype.type(1 << (self.bits - 2))
+        signs = drawn & top
+        # the bit after the sign is its opposite: far from zero in two's complement, whichever sign it is
+        return np.asarray(
+            (drawn & (half - self.dtype.type(1))) | signs | ((signs ^ top) >> self.dtype.type(1))
+        ).reshape(shape)
+
+    def _encode_within(self, values: NDArray[np.floating[Any]]) -> RingArray:
         scaled = np.array(values, dtype=np.float64)
         scaled *= 2.0**self.fraction_bits
         np.rint(scaled, out=scaled)
@@ -134,6 +176,11 @@ class Ring:
         values = self.checked(elements).view(_SIGNED[self.bits]).astype(np.float64)
         values *= 2.0**-self.fraction_bits
         return values
+
+    def opens(self, values: NDArray[np.float64], parties: int) -> bool:
+        """Whether a decoded sum lies where sums of so many values that fit must lie."""
+        bound = parties * self.limit + self.error_bound(parties)
+        return values.size == 0 or bool(-bound <= values.min() and values.max() <= bound)
 
     def add(self, left: RingArray, right: RingArray) -> RingArray:
         """Sum modulo 2^bits."""

@@ -2,10 +2,12 @@
 
 A coordinator that hands out keys could put its own in their place, so a party takes a peer's key only with that peer's
 signature under a certificate that the federation's CA issued to the expected name. The signature covers the name, the
-run, the attempt and, for a key that lives one round, the round: a key from elsewhere cannot be replayed.
+run, the attempt, what the party agreed to (`privacy.consent`) and, for a key that lives one round, the round: a key
+from elsewhere cannot be replayed.
 Certificates are P-256 (gRPC's TLS refuses Ed25519), signatures ECDSA with SHA-256.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
@@ -17,8 +19,8 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from cryptography.x509 import verification
 
-_SIGNING_LABEL = b"parley/session-key/v1"
-_SECRET_LABEL = b"parley/pair-secret/v1"
+_SIGNING_LABEL = b"parley/session-key/v2"
+_SECRET_LABEL = b"parley/pair-secret/v2"
 _IDENTITY_SCHEME = "parley://"
 _PARTY_PREFIX = "parley://party/"
 
@@ -41,6 +43,10 @@ class CertificateNameMismatch(KeyRejected):
 
 class KeyOfAnotherSession(KeyRejected):
     """The key was made for another party, run, attempt or round."""
+
+
+class CertificateNotPinned(KeyRejected):
+    """The party shows another certificate than the one that this party's policy names for it."""
 
 
 class KeyUnusable(KeyRejected):
@@ -82,6 +88,8 @@ class SignedKey:
     """ECDSA over all the fields but the certificate."""
     round_id: int | None = None
     """Set for a key that lives one round (dropout recovery)."""
+    agreement: bytes = b""
+    """What the party agreed to with this key; empty where a key stands for nothing more than itself."""
 
 
 def sign_key(
@@ -93,15 +101,16 @@ def sign_key(
     certificate_pem: bytes,
     certificate_key_pem: bytes,
     round_id: int | None = None,
+    agreement: bytes = b"",
 ) -> SignedKey:
-    """Vouch for `key` with the private key of this party's certificate."""
+    """Vouch for `key`, and for what goes with it, with the private key of this party's certificate."""
     signer = serialization.load_pem_private_key(certificate_key_pem, password=None)
     if not isinstance(signer, ec.EllipticCurvePrivateKey) or not isinstance(signer.curve, ec.SECP256R1):
         raise CertificateNotTrusted("the certificate's key must be P-256: make the certificate with `openssl ecparam`")
     public_key = key.public_bytes
-    message = _signed_fields(name, run_id, attempt, round_id, public_key)
+    message = _signed_fields(name, run_id, attempt, round_id, public_key, agreement)
     signature = signer.sign(message, ec.ECDSA(hashes.SHA256()))
-    return SignedKey(name, run_id, attempt, public_key, certificate_pem, signature, round_id)
+    return SignedKey(name, run_id, attempt, public_key, certificate_pem, signature, round_id, agreement)
 
 
 def verify_signed_key(
@@ -128,7 +137,7 @@ def verify_signed_key(
     public_key = certificate.public_key()
     if not isinstance(public_key, ec.EllipticCurvePublicKey) or not isinstance(public_key.curve, ec.SECP256R1):
         raise CertificateNotTrusted(f"the certificate of {expected_name!r} has no P-256 key")
-    message = _signed_fields(expected_name, run_id, attempt, round_id, signed.public_key)
+    message = _signed_fields(expected_name, run_id, attempt, round_id, signed.public_key, signed.agreement)
     try:
         public_key.verify(signed.signature, message, ec.ECDSA(hashes.SHA256()))
     except InvalidSignature:
@@ -158,6 +167,21 @@ def party_names(certificate: x509.Certificate) -> frozenset[str]:
     return frozenset(common.union(alternative.get_values_for_type(x509.DNSName)))
 
 
+def check_pin(pins: Mapping[str, str], name: str, certificate_pem: bytes) -> None:
+    """Refuse a party whose certificate is not the pinned one; a party without a pin passes.
+
+    `pins` are SHA-256 fingerprints of certificates (DER), in hex.
+    """
+    if name not in pins:
+        return
+    found = x509.load_pem_x509_certificates(certificate_pem)[0].fingerprint(hashes.SHA256()).hex()
+    if found != pins[name]:
+        raise CertificateNotPinned(
+            f"{name} shows the certificate {found[:16]}…, this party's policy pins {pins[name][:16]}…: if it was "
+            "renewed, ask its owner for the new fingerprint and change policy.peers"
+        )
+
+
 def pair_secret(
     own: SessionKey,
     own_name: str,
@@ -167,9 +191,12 @@ def pair_secret(
     run_id: str,
     attempt: int,
     purpose: str,
+    consent: bytes = b"",
 ) -> bytes:
     """32 bytes that both ends derive and nobody else: HKDF-SHA256(X25519), bound to run, attempt, names and keys.
 
+    `consent` is what the parties of the session agreed to (`privacy.consent`): ends that were told different things
+    derive different secrets.
     `purpose` separates uses: "mask", "shares", or one per requester where several sums run at once.
     """
     if own_name == peer_name:
@@ -181,7 +208,7 @@ def pair_secret(
     except ValueError as problem:  # wrong length, or a point of small order
         raise KeyUnusable(f"no secret can be agreed with the key of {peer_name!r}: {problem}") from None
     ends = sorted([(own_name.encode(), own.public_bytes), (peer_name.encode(), peer_public_key)])
-    info = _joined(_SECRET_LABEL, run_id.encode(), b"%d" % attempt, purpose.encode(), *ends[0], *ends[1])
+    info = joined(_SECRET_LABEL, run_id.encode(), b"%d" % attempt, purpose.encode(), consent, *ends[0], *ends[1])
     return HKDF(hashes.SHA256(), length=32, salt=None, info=info).derive(shared)
 
 
@@ -218,11 +245,13 @@ def _require_ca(
         raise ValueError("the issuer is no certificate authority")
 
 
-def _signed_fields(name: str, run_id: str, attempt: int, round_id: int | None, public_key: bytes) -> bytes:
+def _signed_fields(
+    name: str, run_id: str, attempt: int, round_id: int | None, public_key: bytes, agreement: bytes
+) -> bytes:
     lifetime = b"session" if round_id is None else b"round %d" % round_id
-    return _joined(_SIGNING_LABEL, name.encode(), run_id.encode(), b"%d" % attempt, lifetime, public_key)
+    return joined(_SIGNING_LABEL, name.encode(), run_id.encode(), b"%d" % attempt, lifetime, public_key, agreement)
 
 
-def _joined(*fields: bytes) -> bytes:
+def joined(*fields: bytes) -> bytes:
     """Fields with their lengths, so that no two lists of fields give the same bytes."""
     return b"".join(len(part).to_bytes(4, "big") + part for part in fields)

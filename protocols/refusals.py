@@ -1,4 +1,4 @@
-"""How an error is told to a caller: a catalogue of status and reason, free of any transport."""
+"""What a caller gets for an error: a catalogue of status and reason, free of any transport."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -23,13 +23,13 @@ Status = Literal[
 
 @dataclass(frozen=True)
 class Refusal:
-    """How an error is told to the caller."""
+    """What a caller gets for an error."""
 
     status: Status
     reason: str
     """The machine-readable name."""
     public: str | None = None
-    """What the caller is told where the error's own text holds something private."""
+    """A sentence for the caller, where the error's own text holds something private."""
 
 
 Catalogue = Mapping[type[Exception], Refusal]

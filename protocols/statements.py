@@ -75,13 +75,20 @@ def common_statements(spec: RunSpec) -> Iterator[Statement]:
         )
     vertical = spec.train.layout == "vertical"
     what, digest = ("row ids", "id_digest") if vertical else ("column names", "column_digest")
-    session = "party.v1.OpenSessionResponse"
+    session, agreed = "party.v1.OpenSessionResponse", "aggregation.v1.Agreement"
     yield Statement(
         PARTIES,
         f"how many rows and columns its table has, one SHA-256 of all its {what} together, and warnings about badly "
         "scaled columns, without values; the coordinator sees them",
         (f"{session}.rows", f"{session}.features", f"{session}.{digest}", f"{session}.warnings"),
     )
+    if vertical:
+        yield Statement(
+            PARTIES,
+            "how many rows are common and one SHA-256 of all their ids, signed, to every other party: each sees that "
+            "all were told the same",
+            (f"{agreed}.rows", f"{agreed}.id_digest"),
+        )
     yield Statement(
         PARTIES,
         "the names and sizes of tables that its policy opens, when the coordinator or its clients ask",
@@ -95,9 +102,10 @@ def common_statements(spec: RunSpec) -> Iterator[Statement]:
     if vertical:  # elsewhere every party has the whole model
         yield Statement(
             COORDINATOR,
-            "the ids of rows to predict, if somebody asks for a prediction, to all parties, and scores to the client; "
-            "for a whole table the ids come from the parties",
-            ("party.v1.OpenSessionRequest.ids", "party.v1.OpenSessionResponse.ids", "run.v1.PredictRequest.ids",
+            "the ids of rows to predict, if somebody asks for a prediction by id, to all parties, and scores to the "
+            "client; for a whole table nobody sends ids to the coordinator, which names rows by its own labels or by "
+            "number",
+            ("party.v1.OpenSessionRequest.ids", "run.v1.PredictRequest.ids",
              "run.v1.PredictResponse.ids", "run.v1.PredictResponse.scores", "run.v1.PredictResponse.classes"),
             "prediction",
         )  # fmt: skip

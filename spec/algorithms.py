@@ -33,7 +33,7 @@ class AlgorithmSettings(Section):
     layout: ClassVar[Layout]
     """Whether parties hold columns of the same rows (`vertical`), or rows of the same columns."""
     sends_clear_values: ClassVar[bool] = False
-    """Whether parties send each other values that no mechanism hides; nobody should accept that without a thought."""
+    """Whether parties send each other values that no mechanism hides; a policy has to name such an algorithm."""
     goes_on_without_parties: ClassVar[bool] = False
     """Whether a round may be summed without a lost party, so that a spec may ask for `recovery`."""
 
@@ -59,6 +59,9 @@ class AlgorithmSettings(Section):
 
     def check(self, privacy: ProtectionSpec, parties: list[str]) -> None:
         """Refuse, by a ValueError, a protection or parties that this algorithm cannot work with."""
+
+    def check_split(self, lower: str | float, upper: str | float) -> None:
+        """Refuse, by a ValueError, rows of the two levels that this algorithm cannot work with."""
 
 
 @dataclass(frozen=True)

@@ -1,10 +1,14 @@
 """How what crosses is protected: secure sums, label privacy and budgets."""
 
+from math import ceil, log2
 from typing import Literal, Self
 
 from pydantic import Field, model_validator
 
 from parley.spec.section import Section
+
+MOST_FRACTION_BITS = 52
+"""A float64 of order 1 has no more digits after the point."""
 
 
 class AggregationSpec(Section):
@@ -15,7 +19,8 @@ class AggregationSpec(Section):
     ring_bits: Literal[32, 64] = 64
     """Ring of the masked sums; 32 halves the bytes and keeps fewer digits."""
     fraction_bits: int | None = Field(default=None, ge=0, le=60)
-    """Binary digits after the point, f; 40 (ring of 64 bits) or 16 (32 bits) if left out."""
+    """Binary digits after the point, f; if left out as many as `limit` leaves room for beside 127 parties (31 where the
+    ring has 32 bits): 40 or 16 at the limits that are taken if none is given."""
     limit: float | None = Field(default=None, gt=0)
     """Largest magnitude R of a summed value; 2^16 or 2^10 if left out."""
     minimum_parties: int = Field(default=2, ge=1, le=64)
@@ -62,12 +67,10 @@ class AggregationSpec(Section):
     @property
     def resolved(self) -> tuple[int, int, float]:
         """Ring bits, fraction bits and limit, with the defaults filled in."""
-        fraction, limit = (40, 2.0**16) if self.ring_bits == 64 else (16, 2.0**10)
-        return (
-            self.ring_bits,
-            fraction if self.fraction_bits is None else self.fraction_bits,
-            limit if self.limit is None else self.limit,
-        )
+        room, usual = (56, 2.0**16) if self.ring_bits == 64 else (26, 2.0**10)
+        limit = usual if self.limit is None else self.limit
+        fraction = min(max(room - ceil(log2(limit)), 0), MOST_FRACTION_BITS)
+        return self.ring_bits, fraction if self.fraction_bits is None else self.fraction_bits, limit
 
 
 def smallest_threshold(participants: int) -> int:
@@ -79,13 +82,13 @@ class LabelPrivacySpec(Section):
     """Differential privacy of labels towards the parties."""
 
     mechanism: Literal["once", "per_step", "off"] = "once"
-    """`once` draws one noisy label per record; `per_step` draws anew for each release; `off` sends exact gradients."""
+    """`once` draws one noisy label per record, for all runs; `per_step` draws for each release; `off` draws none."""
     epsilon: float = Field(default=3.0, gt=0, le=100)
-    """ε of the whole run (`once`) or of one release (`per_step`)."""
+    """ε of all runs at this ε together (`once`), or of one release (`per_step`)."""
     delta: float = Field(default=1e-6, gt=0, lt=0.1)
     """δ at which reports convert per-step charges."""
     budget: float | None = Field(default=None, gt=0)
-    """The run stops before a release that would take any record past this pure ε."""
+    """The run stops before a release that would take any record past this pure ε; the labels' owner may allow less."""
 
 
 class ProtectionSpec(Section):

@@ -49,9 +49,17 @@ class PartySpec(Section):
     table: Name | None = None
     """Its table for this run; the run's `table` if left out."""
     columns: tuple[str, ...] | None = None
-    """Feature columns to use; all of them if left out."""
+    """Feature columns to use, where the party's policy leaves the choice free; all of them if left out."""
+    view: Name | None = None
+    """Or one of the named sets of columns that its policy opens."""
     speed: float = Field(default=1.0, gt=0, le=1)
     """Simulated speed of its own update loop, where the algorithm has one; its answers are not slowed."""
+
+    @model_validator(mode="after")
+    def _one_choice(self) -> Self:
+        if self.view is not None and self.columns is not None:
+            raise ValueError(f"{self.name}: `view` and `columns` both choose columns; write one of them")
+        return self
 
 
 class SplitSpec(Section):
@@ -134,6 +142,7 @@ class RunSpec(Section):
             raise ValueError("each party takes part once; a name in `parties` is listed twice")
         self.privacy.check(parties=len(names))
         self.train.check(self.privacy, names)
+        self.train.check_split(self.split.lower, self.split.upper)
         if self.alignment is not None and self.train.layout == "horizontal":
             raise ValueError(
                 f"alignment: {self.train.algorithm} joins parties that hold different rows of the same columns; there "

@@ -104,7 +104,7 @@ def move(connection: sa.Connection, history: History, target: str, found: str | 
 
 @contextmanager
 def exclusive(engine: sa.Engine) -> Iterator[sa.Connection]:
-    """A transaction that nobody else changes a schema beside: two processes that start together must not both try."""
+    """A transaction under a lock: of two processes that start together only one changes the schema at a time."""
     with write_transaction(engine) as connection:
         if connection.dialect.name == "postgresql":
             connection.execute(sa.select(sa.func.pg_advisory_xact_lock(_LOCK)))
@@ -116,7 +116,7 @@ def _columns(tables: sa.MetaData) -> dict[str, set[str]]:
 
 
 def _first_columns(history: History) -> dict[str, set[str]]:
-    """The tables that the first revision makes: what a database has that was there before there were revisions."""
+    """The tables that the first revision makes, which a database from before revisions has."""
     reflected, engine = sa.MetaData(), sa.create_engine("sqlite://")
     with engine.connect() as connection:
         move(connection, history, "+1", None)

@@ -41,6 +41,14 @@ class Declared:
     """Most columns that one column may become; rarer categories share the last of them."""
     scale: Literal["none", "standard", "minmax", "max_abs"] = "none"
     """How numbers are scaled; a sparse table takes `max_abs`, which keeps its zeros."""
+    figures: Mapping[str, tuple[float, float]] | None = None
+    """Shift and scale of columns that are public, and so not learnt from any row."""
+
+    @property
+    def learns(self) -> bool:
+        """Whether anything of it depends on the table's rows."""
+        fixed = set(self.categories or {})
+        return self.missing != "refuse" or self.scale != "none" or not set(self.categorical) <= fixed
 
 
 @dataclass(frozen=True)
@@ -124,7 +132,7 @@ def fit(declared: Declared, table: Table, rows: NDArray[np.int64]) -> Fitted:
         )
     features = table.features[rows]
     fills = _fills(declared, table, features)
-    shifts, scales = _scaling(declared, features, fills)
+    shifts, scales = _public(declared, table, *_scaling(declared, features, fills))
     numbers = [
         Numbers(column, None if declared.missing == "refuse" else float(fill), float(shift), float(scale))
         for column, fill, shift, scale in zip(table.columns, fills, shifts, scales, strict=True)
@@ -193,6 +201,17 @@ def _scaling(declared: Declared, features: Any, fills: NDArray[np.float64]) -> t
         extent = MinMaxScaler().fit(filled)
         return extent.data_min_, 1 / extent.scale_
     return np.zeros(width), MaxAbsScaler().fit(filled).scale_
+
+
+def _public(declared: Declared, table: Table, shifts: Any, scales: Any) -> tuple[Any, Any]:
+    """The same, with public figures where the owner has given them."""
+    shifts, scales = np.array(shifts, dtype=np.float64), np.array(scales, dtype=np.float64)
+    for place, column in enumerate(table.columns):
+        if column in (declared.figures or {}):
+            shifts[place], scales[place] = (declared.figures or {})[column]
+    if issparse(table.features) and shifts.any():
+        raise PreprocessingInvalid(table.name, "a shift would fill a sparse table", "Give figures with `shift: 0`")
+    return shifts, scales
 
 
 def _categories(declared: Declared, table: Table, column: str, texts: NDArray[np.object_]) -> Categories:

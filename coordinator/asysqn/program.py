@@ -87,6 +87,7 @@ class AsysqnProgram(AsysqnForm):
             evaluate_every=spec.evaluate_every,
             checkpoint_every=spec.checkpoint_every,
             watch=Watch(targets=targets, optimum=train.optimum),
+            figures=figures_of(spec, access, labels, sets),
         )
 
     def rounds(self, done: int, observe: Observer) -> Generator[AsysqnRound, Any, None]:
@@ -124,6 +125,18 @@ class AsysqnProgram(AsysqnForm):
         reached = MappingProxyType({float(target): int(count) for target, count in kept["reached"].items()})
         best = math.inf if kept["best"] is None else float(kept["best"])
         schedule.replaced_watch(self._problem, rounds=int(kept["rounds"]), best=best, reached=reached)
+
+
+def figures_of(spec: RunSpec, access: LabelAccess, labels: Labels, sets: RowSets) -> schedule.Figures:
+    """The ways out for figures on the rows that are watched."""
+    train, every = spec.settings(AsysqnSpec), spec.evaluate_every
+    if train.target is not None and access.evaluations is not None:
+        access.evaluations.refuse_exact("train.target")
+    times = 2 + (train.steps // every if every else 0)
+    watched = watched_rows(spec.seed, sets.trained, train.watch_rows)
+    return schedule.Figures(
+        access.evaluation(labels, watched, "training", times), access.evaluation(labels, sets.test, "test", times)
+    )
 
 
 class LabelHolder:
@@ -211,8 +224,9 @@ def _finite(value: float) -> float | None:
 
 def check(spec: RunSpec, access: LabelAccess, rows: CommonRows) -> None:
     """Refuse labels that do not fit the parties' rows, or a split that does not."""
-    check_rows(access.load(spec.settings(AsysqnSpec).loss), rows.count, rows.digest, rows.party)
-    divide(spec.split, rows.count, stream(spec.seed, "split"))
+    labels = access.load(spec.settings(AsysqnSpec).loss)
+    check_rows(labels, rows.count, rows.digest, rows.party)
+    figures_of(spec, access, labels, divide(spec.split, rows.count, stream(spec.seed, "split")))
 
 
 def predictor(spec: RunSpec, access: LabelAccess) -> Predictor:

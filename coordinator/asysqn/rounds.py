@@ -14,11 +14,14 @@ from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.special import expit
 
 from parley.coordinator.asysqn.watch import Watch, accuracy, objective, observe
 from parley.coordinator.programs import Observer, Report
 from parley.numerics.gradient_estimators import Estimator, Rows
 from parley.numerics.linear_losses import LinearLoss
+from parley.numerics.metrics import classification_figures
+from parley.privacy.evaluations import Evaluation
 from parley.protocols.asysqn.batches import next_rows
 from parley.protocols.asysqn.messages import (
     AllRows,
@@ -58,6 +61,33 @@ class Clock:
     steps_since: int = 0
 
 
+@dataclass(frozen=True)
+class Figures:
+    """The ways out for figures on true labels."""
+
+    training: Evaluation
+    test: Evaluation
+
+    def shown(self, k: int | None, problem: Problem, theta: Vector, labels: Vector, value: float) -> dict[str, float]:
+        """What leaves of an evaluation. With noise, figures leave that a run which goes on measures again at the same
+        k: those of a synchronous schedule."""
+        trained, held_out = slice(None, problem.trained), slice(problem.trained, None)
+        if not self.training.is_exact and k is None:
+            return {}
+        metrics = self.training.release(k or 0, {"objective": value})
+        if "objective" in metrics and problem.watch.optimum is not None:
+            metrics["sub-optimality"] = metrics["objective"] - problem.watch.optimum
+        if _are_classes(problem.labels):
+            found = {"accuracy": accuracy(theta[trained], labels[trained])}
+            metrics |= {f"training {name}": each for name, each in self.training.release(k or 0, found).items()}
+        for target, reached in problem.watch.reached.items():
+            metrics[f"rounds to {target:g}"] = float(reached)
+        if len(labels) > problem.trained:
+            found = self.test.release(k or 0, _held_out(problem, theta[held_out], labels[held_out]))
+            metrics |= {f"test {name}": each for name, each in found.items()}
+        return metrics
+
+
 @dataclass
 class Problem:
     """One run, as the coordinator sees it."""
@@ -85,6 +115,7 @@ class Problem:
     watch: Watch = field(default_factory=Watch)
     progress: dict[int, Progress] = field(default_factory=dict)
     """The newest word of each party."""
+    figures: Figures = field(default_factory=lambda: Figures(Evaluation(0), Evaluation(0)))
 
     @property
     def rounds(self) -> int:
@@ -182,20 +213,12 @@ def evaluate(problem: Problem, k: int | None, total: Vector, observer: Observer)
     """Compute the objective, and report it to the label holder."""
     theta, squared_norm = total[:-1], float(total[-1])
     labels = problem.labels[problem.watched]
-    trained, held_out = slice(None, problem.trained), slice(problem.trained, None)
+    trained = slice(None, problem.trained)
     value = objective(problem.loss, theta[trained], labels[trained], problem.regularisation, squared_norm)
     done = problem.rounds if k is None else k
     problem.watch = observe(problem.watch, rounds=done, value=value)
-    metrics = {"objective": value, **party_progress(problem)}
-    if problem.watch.optimum is not None:
-        metrics["sub-optimality"] = value - problem.watch.optimum
-    if _are_classes(problem.labels):
-        metrics["training accuracy"] = accuracy(theta[trained], labels[trained])
-    for target, reached in problem.watch.reached.items():
-        metrics[f"rounds to {target:g}"] = float(reached)
-    if len(labels) > problem.trained:
-        metrics |= _held_out(problem, theta[held_out], labels[held_out])
-    observer(Report(done, metrics))
+    shown = problem.figures.shown(k, problem, theta, labels, value)
+    observer(Report(done, {**party_progress(problem), **shown}))
 
 
 def party_progress(problem: Problem) -> dict[str, float]:
@@ -219,8 +242,9 @@ def party_progress(problem: Problem) -> dict[str, float]:
 def _held_out(problem: Problem, theta: Vector, labels: Vector) -> dict[str, float]:
     loss = float(np.mean(problem.loss.value(theta, labels)))
     if _are_classes(problem.labels):
-        return {"test loss": loss, "test accuracy": accuracy(theta, labels)}
-    return {"test loss": loss, "test r2": 1.0 - float(np.mean((theta - labels) ** 2)) / float(np.var(labels))}
+        figures = classification_figures(expit(theta)[:, None], labels > 0)
+        return {"loss": loss, "accuracy": accuracy(theta, labels), **figures}
+    return {"loss": loss, "r2": 1.0 - float(np.mean((theta - labels) ** 2)) / float(np.var(labels))}
 
 
 def _are_classes(labels: Vector) -> bool:

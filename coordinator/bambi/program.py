@@ -8,18 +8,20 @@ import numpy as np
 from google.protobuf.message import Message
 
 import parley.coordinator.bambi.rounds as bambi
+from parley.coordinator.bambi.local_rounds import LocalPlan, LocalRounds, Pace
 from parley.coordinator.labels import LabelAccess, ReleasePlan, check_rows
 from parley.coordinator.programs import CommonRows, CoordinatorAlgorithm, Observer, Predictor
 from parley.numerics.arrays import Vector
 from parley.numerics.losses import Loss, clean_loss
 from parley.numerics.streams import stream
+from parley.privacy.evaluations import Evaluation
 from parley.privacy.release import Addend, OutcomeGate, Release
 from parley.protocols.bambi.codec import PROTOCOL, decode_contribution, encode_instruction
 from parley.protocols.bambi.messages import Round, RowsForward
 from parley.protocols.bambi.settings import BambiSpec
 from parley.protocols.rounds import Finish
 from parley.protocols.tensor.codec import Blobs
-from parley.spec.rows import divide
+from parley.spec.rows import RowSets, divide
 from parley.spec.run import RunSpec
 from parley.tables.loading import Labels
 
@@ -55,16 +57,54 @@ class BambiProgram(BambiForm):
         return bambi.rounds(self._problem, done, observe)
 
 
-def program(spec: RunSpec, access: LabelAccess) -> BambiProgram:
+class LocalProgram(BambiForm):
+    """A run by local rounds; what the coordinator remembers of it is part of every checkpoint."""
+
+    finish = Round(None, Finish())
+
+    def __init__(self, problem: bambi.Problem, gate: OutcomeGate) -> None:
+        super().__init__(problem.outputs)
+        self.gate, self._rounds = gate, LocalRounds(problem)
+
+    def rounds(self, done: int, observe: Observer) -> Generator[Round, Vector, None]:
+        """Every round of the run."""
+        return self._rounds.rounds(done, observe)
+
+    def kept(self) -> bytes:
+        """The pace of the run."""
+        return self._rounds.pace.encoded()
+
+    def restore(self, content: bytes) -> None:
+        """Go on at a pace that was kept."""
+        self._rounds.pace = Pace.decoded(content)
+
+
+def program(spec: RunSpec, access: LabelAccess) -> BambiProgram | LocalProgram:
     """The program of a run."""
     settings = spec.settings(BambiSpec)
     labels = access.load(settings.loss)
     rows = divide(spec.split, len(labels), stream(spec.seed, "split"))
-    plan = bambi.Plan(settings, rows, spec.seed)
+    local = settings.hypergradient == "local"
+    plan = (LocalPlan if local else bambi.Plan)(settings, rows, spec.seed)
     loss, outputs = loss_of(settings, labels)
     gate = access.gate(labels, loss, ReleasePlan(plan.released_rows, plan.releases, np.union1d(rows.lower, rows.upper)))
-    problem = bambi.Problem(plan, gate.loss, gate, outputs, spec.dtype, spec.evaluate_every, spec.checkpoint_every)
-    return BambiProgram(problem, OutcomeGate(gate.is_paid, gate.is_known_paid))
+    problem = bambi.Problem(
+        plan,
+        gate.loss,
+        gate,
+        outputs,
+        spec.dtype,
+        spec.evaluate_every,
+        spec.checkpoint_every,
+        evaluation(spec, access, labels, rows),
+    )
+    return (LocalProgram if local else BambiProgram)(problem, OutcomeGate(gate.is_paid, gate.is_known_paid))
+
+
+def evaluation(spec: RunSpec, access: LabelAccess, labels: Labels, rows: RowSets) -> Evaluation:
+    """The way out for figures on the test rows, at the end and every so many iterations before it."""
+    steps, every = spec.settings(BambiSpec).run_length, spec.evaluate_every
+    return access.evaluation(labels, rows.test, "test", 1 + (max(0, steps - 1) // every if every else 0))
 
 
 def loss_of(settings: BambiSpec, labels: Labels) -> tuple[Loss, int]:
@@ -75,8 +115,9 @@ def loss_of(settings: BambiSpec, labels: Labels) -> tuple[Loss, int]:
 
 def check(spec: RunSpec, access: LabelAccess, rows: CommonRows) -> None:
     """Refuse labels that do not fit the parties' rows, or a split that does not."""
-    check_rows(access.load(spec.settings(BambiSpec).loss), rows.count, rows.digest, rows.party)
-    divide(spec.split, rows.count, stream(spec.seed, "split"))
+    labels = access.load(spec.settings(BambiSpec).loss)
+    check_rows(labels, rows.count, rows.digest, rows.party)
+    evaluation(spec, access, labels, divide(spec.split, rows.count, stream(spec.seed, "split")))
 
 
 def predictor(spec: RunSpec, access: LabelAccess) -> Predictor:

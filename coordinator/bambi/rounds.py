@@ -21,7 +21,9 @@ import numpy as np
 
 from parley.coordinator.programs import Observer, Report
 from parley.numerics.arrays import Array, Vector
+from parley.numerics.limbs import from_limbs
 from parley.numerics.losses import Loss
+from parley.privacy.evaluations import Evaluation
 from parley.protocols.bambi import batches
 from parley.protocols.bambi.messages import (
     Ask,
@@ -43,6 +45,8 @@ from parley.spec.rows import Rows, RowSets
 
 EVALUATION_ROWS = 4096
 SHORTEST_STEP = 2.0**-12
+LARGEST_LOGIT = 2.0**13
+"""No classifier needs larger ones; far below the limit of a secure sum, so that divergence is called by its name."""
 
 
 class Labels(Protocol):
@@ -56,7 +60,7 @@ class Labels(Protocol):
 
 
 class Diverged(ArithmeticError):
-    """A sum is not finite."""
+    """A sum has left the range in which it means anything."""
 
 
 @dataclass(frozen=True)
@@ -123,6 +127,8 @@ class Problem:
     dtype: str
     evaluate_every: int = 10
     checkpoint_every: int = 25
+    evaluation: Evaluation | None = None
+    """The way out for figures on true labels; None where they stay with the label holder."""
 
     @property
     def settings(self) -> BambiSpec:
@@ -150,17 +156,18 @@ def rounds(problem: Problem, done: int, observe: Observer) -> Generator[Round, V
     for k in range(done + 1, settings.upper.steps + 1):
         pending = yield from _iteration(problem, k, pending, observe)
         if problem.evaluate_every and k % problem.evaluate_every == 0 and k < settings.upper.steps:
-            pending = yield from _evaluation(problem, k, pending, observe)
+            pending = yield from evaluation(problem, k, pending, observe)
         if problem.checkpoint_every and k % problem.checkpoint_every == 0:
-            yield _ask(pending, Checkpoint(k))
+            yield asked(pending, Checkpoint(k))
             pending = None
     if settings.lower.final_steps:
         pending = yield from _lower_solve(problem, settings.upper.steps + 1, settings.lower.final_steps, pending)
-    pending = yield from _evaluation(problem, settings.upper.steps, pending, observe)
-    yield _ask(pending, Finish())
+    pending = yield from evaluation(problem, settings.upper.steps, pending, observe)
+    yield asked(pending, Finish())
 
 
-def _ask(pending: Pending | None, ask: Ask) -> Round:
+def asked(pending: Pending | None, ask: Ask) -> Round:
+    """A round that carries the outcome of the one before."""
     return Round(None, ask) if pending is None else Round(pending.outcome, ask, pending.release)
 
 
@@ -170,7 +177,7 @@ def _iteration(problem: Problem, k: int, pending: Pending | None, observe: Obser
     pending = yield from lower.solve(settings.lower.steps, pending)
     if settings.hypergradient == "implicit" and settings.lower.solver == "sgd":
         pending = yield from lower.gradient(settings.lower.steps, pending)
-    h = _shaped(problem, (yield _ask(pending, UpperForward(k))), len(problem.plan.upper_rows(k)))
+    h = _shaped(problem, (yield asked(pending, UpperForward(k))), len(problem.plan.upper_rows(k)))
     release = problem.plan.release(k, problem.plan.releases_per_iteration - 1)
     target = problem.labels.target(release, problem.plan.upper_rows(k))
     observe(Report(k, {"upper loss": problem.loss.value(h, target), "lower loss": lower.loss}))
@@ -178,7 +185,7 @@ def _iteration(problem: Problem, k: int, pending: Pending | None, observe: Obser
     if settings.hypergradient == "implicit":
         return (yield from _conjugate_gradients(problem, k, "adjoint", lower.h, settings.implicit.rounds, pending))
     if settings.hypergradient == "zeroth_order":
-        sums = _finite((yield _ask(pending, DirectionalForward(k))))
+        sums = finite((yield asked(pending, DirectionalForward(k))))
         return Pending(Coefficients(tuple(float(s) for s in sums)))
     return pending
 
@@ -213,7 +220,8 @@ class _Lower:
     def gradient(self, t: int, pending: Pending | None) -> Rounds:
         """θ of one gradient step on every trajectory."""
         rows, release = self.problem.plan.lower_rows(self.k, t), self._release(t)
-        h = _shaped(self.problem, (yield _ask(pending, LowerForward(self.k, t))), len(rows), stacked=True)
+        h = _shaped(self.problem, (yield asked(pending, LowerForward(self.k, t))), len(rows), stacked=True)
+        h = _logits(self.problem, self.k, t, h)
         target = self.problem.labels.target(release, rows)
         self.h, self._target = h[0], target
         return Pending(Gradient(theta=self.problem.loss.gradient(h, target)), release)
@@ -225,8 +233,8 @@ class _Lower:
         regulariser is a quadratic whose coefficients are two secure scalars. The target is noisy: no new label is read.
         """
         rows, release = self.problem.plan.lower_rows(self.k, t), self._release(t)
-        sums = _finite((yield _ask(pending, LowerForward(self.k, t))))
-        h = _shaped(self.problem, sums[:-2], len(rows))
+        sums = finite((yield asked(pending, LowerForward(self.k, t))))
+        h = _logits(self.problem, self.k, t, _shaped(self.problem, sums[:-2], len(rows)))
         penalty, step_penalty = sums[-2:]
         target = self._target = self.problem.labels.target(release, rows)
         length = 1.0
@@ -262,13 +270,14 @@ def _conjugate_gradients(
     alpha = gamma = first = 0.0
     image = solution = np.zeros_like(h)
     for iteration in range(iterations):
-        sums = _finite((yield _ask(pending, CurvatureForward(k, system, iteration))))
-        a = _shaped(problem, sums[:-2], len(h))
+        sums = finite((yield asked(pending, CurvatureForward(k, system, iteration))))
+        a = _shaped(problem, sums[:-4], len(h))
+        penalised, gamma_now = from_limbs(sums[-4:-2], sums[-2:])
         product = problem.loss.curvature_product(h, a)
-        previous, gamma = gamma, float(sums[-1])
+        previous, gamma = gamma, float(gamma_now)
         first = gamma if iteration == 0 else first
         solved = gamma <= problem.settings.implicit.tolerance**2 * first
-        delta = float(np.vdot(a, product)) + float(sums[-2])
+        delta = float(np.vdot(a, product)) + float(penalised)
         beta = gamma / previous if iteration and previous > 0 else 0.0
         curvature = delta - (beta * gamma / alpha if alpha else 0.0)
         alpha = gamma / curvature if curvature > 0 and not solved else 0.0
@@ -282,25 +291,44 @@ def _conjugate_gradients(
     return pending
 
 
-def _evaluation(problem: Problem, k: int, pending: Pending | None, observe: Observer) -> Rounds:
+def evaluation(problem: Problem, k: int, pending: Pending | None, observe: Observer) -> Rounds:
+    """Score the held-out rows."""
     rows, parts = problem.plan.rows.test, []
     for first in range(0, len(rows), EVALUATION_ROWS):
         count = min(EVALUATION_ROWS, len(rows) - first)
-        sums = yield _ask(pending, RowsForward("test", first, count))
+        sums = yield asked(pending, RowsForward("test", first, count))
         parts.append(_shaped(problem, sums, count))
         pending = None
     if parts:
         scores = problem.labels.score(rows, np.concatenate(parts))
-        observe(Report(k, {f"test {name}": value for name, value in scores.items()}))
+        shown = problem.evaluation.release(k, scores) if problem.evaluation is not None else scores
+        observe(Report(k, {f"test {name}": value for name, value in shown.items()}))
     return pending
 
 
 def _shaped(problem: Problem, sums: Vector, rows: int, *, stacked: bool = False) -> Array:
-    h = _finite(sums).reshape(-1, rows, problem.outputs).astype(problem.dtype)
+    h = finite(sums).reshape(-1, rows, problem.outputs).astype(problem.dtype)
     return h if stacked else h[0]
 
 
-def _finite(sums: Vector) -> Vector:
+def _logits(problem: Problem, k: int, t: int, h: Array) -> Array:
+    """h of a lower batch, unless it has grown beyond what any classifier needs."""
+    if problem.settings.loss == "squared" or np.abs(h).max(initial=0.0) <= LARGEST_LOGIT:
+        return h
+    if k <= 1 and t <= 1:
+        raise Diverged(
+            f"the first lower step took the sum of the embeddings beyond {LARGEST_LOGIT:g}: the features are not "
+            "standardised (write `preprocess` for the tables), or train.lower.optimiser.step is far too large"
+        )
+    raise Diverged(
+        f"training diverged at upper step {k}, lower step {t}: the sum of the embeddings has grown beyond "
+        f"{LARGEST_LOGIT:g}. Lower train.lower.optimiser.step and train.upper.optimiser.step, or raise "
+        "train.regularisation, and start again"
+    )
+
+
+def finite(sums: Vector) -> Vector:
+    """The sums, or a refusal to go on from them."""
     if not np.isfinite(sums).all():
         raise Diverged("the sum of the embeddings is not finite: lower the step sizes, or standardise the features")
     return sums

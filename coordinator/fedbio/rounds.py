@@ -34,6 +34,10 @@ class InvalidSettings(ValueError):
     """The settings have no parties, or ask for more of them than there are."""
 
 
+LARGEST_MEAN = 2.0**13
+"""No variable or momentum needs to be larger; far below the limit of a secure sum, so that divergence has its name."""
+
+
 class Diverged(ArithmeticError):
     """A sum that came back is not finite, or does not have the length of the one before."""
 
@@ -148,7 +152,10 @@ def _average(answer: Answer, present: tuple[int, ...], like: Vector | None) -> V
     total, addends = (answer.total, answer.addends) if isinstance(answer, SurvivorsSum) else (answer, len(present))
     if like is not None and total.size != like.size:
         raise Diverged(f"a sum of {total.size} numbers where {like.size} were expected; start the run again")
-    if not np.isfinite(total).all():
-        raise Diverged("the sum is not finite; lower the steps (eta, gamma, tau) and resume from the checkpoint")
     mean: Vector = np.asarray(total, dtype=np.float64) / addends
+    if not np.abs(mean).max(initial=0.0) <= LARGEST_MEAN:  # false for NaN too
+        raise Diverged(
+            f"training diverged: an average over the parties has grown beyond {LARGEST_MEAN:g}. Lower the steps (eta, "
+            "gamma, tau), or standardise the features, and start again"
+        )
     return mean

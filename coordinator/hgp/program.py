@@ -1,4 +1,4 @@
-"""HGP at the coordinator: a clock that sends stretches of steps, and sums of measures. No vector."""
+"""HGP at the coordinator: a clock that sends ranges of steps, and sums of measures; no vector passes here."""
 
 from collections.abc import Generator, Iterator
 from math import sqrt
@@ -17,7 +17,7 @@ from parley.protocols.hgp.settings import HgpSpec, PersonalisationSpec
 from parley.spec.run import RunSpec
 
 CHECKED_STEPS = 10_000
-"""A time-varying network is checked for so many steps; beyond, its schedule is of the same kind."""
+"""A time-varying network is checked for so many steps; the steps after them are drawn in the same way."""
 
 Rounds = Generator[StepRange, Any, None]
 
@@ -35,7 +35,7 @@ class HgpProgram(Clock):
         return len(self._train.task.classes)
 
     def rounds(self, done: int, observe: Observer) -> Rounds:
-        """Every stretch of the run from outer iteration `done` on."""
+        """Every range of steps from outer iteration `done` on."""
         for k in range(done, self._train.outer.steps):
             yield from self._step_ranges("train", k, self._train.inner_steps)
             if self._train.has_hyper:
@@ -53,21 +53,22 @@ class HgpProgram(Clock):
             yield StepRange(phase, k, first, min(first + self._train.stretch, steps))
 
     def _read(self, total: Any) -> dict[str, float]:
-        measures, levels = [float(value) for value in total[:8]], np.rint(np.asarray(total[8:], dtype=np.float64))
+        measures, levels = [float(value) for value in total[:8]], np.rint(np.asarray(total[8:-1], dtype=np.float64))
         loss, mistakes, rows, _, test_mistakes, test_rows, accuracy, squared = measures
         found = {"validation loss": loss / rows, "validation error": mistakes / rows}
         if test_rows > 0:
             found |= {"test error": test_mistakes / test_rows, "test mean accuracy": accuracy / self._parties}
-        if levels.sum() > 0:  # only parties with test rows stand at a level
+        if levels.sum() > 0:  # only parties with test rows count themselves at a level
             found |= {
                 "test mean accuracy": accuracy / float(levels.sum()),
                 "test bottom-decile accuracy": bottom_decile(levels),
             }
+        found["disagreement"] = max(float(total[-1]), 0.0) / self._parties
         return found | ({"hyper-gradient norm": sqrt(max(squared, 0.0))} if self._train.has_hyper else {})
 
 
 def check_network(spec: RunSpec, _: LabelAccess, __: CommonRows) -> None:
-    """Refuse a network over which some party could never hear from some other one."""
+    """Refuse a network in which nothing that some party sends could ever reach some other one."""
     train = spec.settings(HgpSpec)
     if isinstance(train.task, PersonalisationSpec) and train.task.method == "local":
         return
@@ -77,7 +78,7 @@ def check_network(spec: RunSpec, _: LabelAccess, __: CommonRows) -> None:
 
 
 def bottom_decile(levels: NDArray[np.float64]) -> float:
-    """The tenth percentile over parties of their accuracies, to 1/400, from how many stand at each level."""
+    """The tenth percentile over parties of their accuracies, to 1/400, from how many there are at each level."""
     accuracies = np.repeat(np.arange(len(levels)) / ACCURACY_LEVELS, levels.astype(np.int64))
     return float(np.quantile(accuracies, 0.1))
 

@@ -23,7 +23,7 @@ class LdpDsboProgram(Clock):
         self._iterations, self._stretch, self._checkpoint_every = iterations, stretch, checkpoint_every
 
     def rounds(self, done: int, observe: Observer) -> Generator[StepRange, Any, None]:
-        """Every stretch of the run from step `done` on; stretches end at checkpoints."""
+        """Every range of steps from step `done` on; a range ends at each checkpoint."""
         at, end, every = done, self._iterations, self._checkpoint_every
         while at < end:
             last = min(at + self._stretch, end, *((every * (at // every + 1),) if every else ()))
@@ -44,7 +44,7 @@ def program(spec: RunSpec, _: LabelAccess) -> LdpDsboProgram:
 
 
 def check_network(spec: RunSpec, _: LabelAccess, __: CommonRows) -> None:
-    """Refuse a network over which some party could never hear from some other one."""
+    """Refuse a network in which nothing that some party sends could ever reach some other one."""
     train = spec.settings(LdpDsboSpec)
     plan = plan_of(train.network, [entry.name for entry in spec.parties], spec.seed)
     check_strongly_connected(plan, window=1, steps=1)

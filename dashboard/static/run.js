@@ -98,7 +98,7 @@ export async function run(main, leaving, id) {
         return told.length && [el("h3", {}, title), el("ul", { class: "statements" }, told.map((one) =>
           el("li", {}, el("b", {}, one.sender), ` ${one.text}.`)))];
       }).filter(Boolean),
-      el("p", { class: "soft small" }, "Names, counts and choices are left out. No row of a table leaves."),
+      el("p", { class: "soft small" }, "Names, counts and choices are left out. What sums tell of rows: see the threat model."),
       el("details", {}, el("summary", {}, `The ${fields.length} fields of the protocol that carry it`),
         table([["Field", ""], ["Derived from", ""], ["Protection", ""], ["Seen in the clear by", ""]],
           fields.map((f) => [el("code", {}, f.field), f.derived_from, f.protection, f.seen_by]), "Fields of the protocol"),

@@ -167,5 +167,7 @@ def _labels_of(opened: Opened, spec: AsysqnSpec) -> Vector | None:
     if spec.loss == "ridge":
         return np.asarray(labels.values, dtype=np.float64)
     if len(labels.classes) != 2:
-        raise RowsDiffer(f"the {spec.loss} loss takes two classes, the labels here have {len(labels.classes)}")
+        raise RowsDiffer(
+            f"the {spec.loss} loss takes two classes, and the labels here have not two: use ridge, or map them"
+        )
     return np.where(labels.values == 1, 1.0, -1.0)

@@ -5,6 +5,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from math import ceil
 from typing import Any, TypeVar
 
 import numpy as np
@@ -20,7 +21,7 @@ from parley.party.asysqn.loop import Pace, RemoteLabels, UpdateLoop, now
 from parley.party.asysqn.state import Latest, LoopState, from_tensors, to_tensors
 from parley.party.asysqn.sums import sums_of
 from parley.party.asysqn.theta import ThetaAnswers, ThetaRequests
-from parley.party.roles import Begun, Offer, Opened, PartyAlgorithm, Plan, SavedModel
+from parley.party.roles import Begun, Coverage, Offer, Opened, PartyAlgorithm, Plan, SavedModel
 from parley.privacy.release import Addend, Release
 from parley.protocols.asysqn.codec import PROTOCOL, encode_contribution
 from parley.protocols.asysqn.messages import Ask, Evaluate, Halt, Outcome, Progress, Start, ThetaForward
@@ -257,7 +258,28 @@ def accept(opened: Opened) -> Offer:
     if not opened.predicts:
         block_of(opened)
     found = check_scaling(as_features(opened.table.features))
-    return Offer(len(opened.table.columns), () if found is None else (found.text,))
+    covered = None if opened.predicts else coverage(opened)
+    return Offer(len(opened.table.columns), () if found is None else (found.text,), covered)
+
+
+def coverage(opened: Opened) -> Coverage:
+    """What the sums of θ tell: the model is linear in this party's columns."""
+    spec, train = opened.spec, opened.spec.settings(AsysqnSpec)
+    sets = divide(spec.split, len(opened.table), stream(spec.seed, "split"))
+    rows = len(sets.trained)
+    batch = min(train.batch, rows)
+    # Besides batches, every row is in a snapshot now and then, and in what the coordinator watches.
+    whole = 1 / train.snapshot_every if train.estimator != "sgd" else 0.0
+    whole += 1 / spec.evaluate_every if spec.evaluate_every else 0.0
+    share = min(1.0, batch / rows + whole)
+    return Coverage(
+        rows=rows,
+        batch=batch,
+        sums=ceil(train.steps * share) + 1,
+        evaluated=len(sets.test) or None,
+        rank=len(opened.table.columns),
+        share=share,
+    )
 
 
 ALGORITHM = PartyAlgorithm(

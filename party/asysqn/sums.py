@@ -2,6 +2,7 @@
 
 import asyncio
 from collections import deque
+from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 import numpy as np
@@ -21,12 +22,15 @@ Vector = NDArray[np.float64]
 
 
 class ThetaSums(Protocol):
-    """One party's part in everybody's sums. A requester numbers its sums; a number is used once."""
+    """One party's part in everybody's sums. A requester numbers its sums; a number is used once.
 
-    async def contribute(self, requester: int, number: int, share: Vector) -> None:
+    `question` is the request as it came: a sum opens only if everybody was asked the same.
+    """
+
+    async def contribute(self, requester: int, number: int, share: Vector, question: bytes) -> None:
         """Add this party's share to a sum of another party, and send it on."""
 
-    async def open(self, number: int, share: Vector) -> OpenedSum:
+    async def open(self, number: int, share: Vector, question: bytes) -> OpenedSum:
         """Open a sum of this party, with its own share, once everybody else's has come."""
 
     def end(self, requester: int, number: int) -> None:
@@ -42,15 +46,15 @@ class SumsUpTrees:
         """Of the sums of each requester."""
         peers.on("partial_theta", self._take)
 
-    async def contribute(self, requester: int, number: int, share: Vector) -> None:
+    async def contribute(self, requester: int, number: int, share: Vector, question: bytes) -> None:
         """Send both partial sums to this party's parents; what ends here, to the requester."""
-        self._sums.gates[requester].begin(number, share)
+        self._sums.gates[requester].begin(number, share, told_all(question, len(self._sums.gates)))
         await asyncio.gather(*(self._pass_on(requester, number, tree) for tree in TREES))
 
-    async def open(self, number: int, share: Vector) -> OpenedSum:
+    async def open(self, number: int, share: Vector, question: bytes) -> OpenedSum:
         """The values end here; the masks are passed on as for any sum, and come back from their root."""
         gate, parts = self._sums.gates[self._index], self._parts[self._index]
-        gate.begin(number, share)
+        gate.begin(number, share, told_all(question, len(self._sums.gates)))
         values, _, masks = await asyncio.gather(
             subtree_sum(gate, parts, number, "values"),
             self._pass_on(self._index, number, "masks"),
@@ -87,15 +91,17 @@ class SumsUnderMasks:
         """Of this party's own sums."""
         peers.on("partial_theta", self._take)
 
-    async def contribute(self, requester: int, number: int, share: Vector) -> None:
+    async def contribute(self, requester: int, number: int, share: Vector, question: bytes) -> None:
         """Send the share to the requester."""
         blobs: Blobs = deque()
-        message = encode_share(requester, number, self._sums.gates[requester].release(number, share), blobs)
+        release = self._sums.gates[requester].release(number, share, told=told_all(question, len(self._sums.gates)))
+        message = encode_share(requester, number, release, blobs)
         await self._peers.push(requester, blobs, partial_theta=message)
 
-    async def open(self, number: int, share: Vector) -> OpenedSum:
+    async def open(self, number: int, share: Vector, question: bytes) -> OpenedSum:
         """Wait for everybody's share."""
-        addends = {self._index: self._sums.gates[self._index].release(number, share).content}
+        own = self._sums.gates[self._index].release(number, share, told=told_all(question, len(self._sums.gates)))
+        addends = {self._index: own.content}
         for party in self._others:
             addends[party] = await self._parts.get(party, number, "share")
         return self._sums.open([addends[party] for party in sorted(addends)])
@@ -112,11 +118,43 @@ class SumsUnderMasks:
         self._parts.put(sender, number, "share", part)
 
 
+class CountedSums:
+    """The same sums, each counted in the party's register of exposure before its share leaves."""
+
+    def __init__(self, sums: ThetaSums, count: Callable[[], None]) -> None:
+        self._sums, self._count = sums, count
+
+    async def contribute(self, requester: int, number: int, share: Vector, question: bytes) -> None:
+        """Count, then add the share."""
+        self._count()
+        await self._sums.contribute(requester, number, share, question)
+
+    async def open(self, number: int, share: Vector, question: bytes) -> OpenedSum:
+        """Count, then add the share and open."""
+        self._count()
+        return await self._sums.open(number, share, question)
+
+    def end(self, requester: int, number: int) -> None:
+        """Forget a sum."""
+        self._sums.end(requester, number)
+
+
+def told_all(question: bytes, parties: int) -> Mapping[int, bytes]:
+    """The same question for everyone."""
+    return dict.fromkeys(range(parties), question)
+
+
 def sums_of(begun: Begun) -> ThetaSums:
     """The way of summing that the run asks for."""
     index, settings = begun.index, begun.spec.privacy.aggregation
     count, most_waiting = len(begun.spec.parties), begun.spec.settings(AsysqnSpec).asynchrony.waiting_requests
+
+    def secrets(requester: int) -> Mapping[int, bytes]:
+        return begun.secrets(f"asysqn/{requester}")
+
+    beyond = begun.opened.floors.beyond
     if settings.kind == "two_tree":
-        return SumsUpTrees(index, RequestedTreeSums(index, count, settings), begun.peers, most_waiting)
-    sums = RequestedMaskedSums(index, count, settings, lambda requester: begun.secrets(f"asysqn/{requester}"))
-    return SumsUnderMasks(index, sums, begun.peers, most_waiting)
+        trees = RequestedTreeSums(index, count, settings, secrets, beyond)
+        return CountedSums(SumsUpTrees(index, trees, begun.peers, most_waiting), begun.count_sum)
+    sums = RequestedMaskedSums(index, count, settings, secrets, beyond)
+    return CountedSums(SumsUnderMasks(index, sums, begun.peers, most_waiting), begun.count_sum)

@@ -28,6 +28,11 @@ Received = tuple[int, ThetaRequest]
 """Requester and request."""
 
 
+def question_of(request: ThetaRequest) -> bytes:
+    """What a request asks for, to the byte: it goes into the masks of its sum."""
+    return encode_request(request).SerializeToString(deterministic=True)
+
+
 class ThetaRequests:
     """A party's own sums of θ, one after the other."""
 
@@ -44,11 +49,13 @@ class ThetaRequests:
         """
         self._number += 1
         number = self._number
-        message = encode_request(ThetaRequest(number, rows))
+        request = ThetaRequest(number, rows)
+        message = encode_request(request)
         try:
             async with asyncio.timeout(self._seconds):
                 pushes = [self._peers.push(party, deque(), theta_request=message) for party in self._others]
-                opened, _ = await asyncio.gather(self._sums.open(number, own), asyncio.gather(*pushes))
+                opening = self._sums.open(number, own, question_of(request))
+                opened, _ = await asyncio.gather(opening, asyncio.gather(*pushes))
                 return opened
         except TimeoutError:
             raise PeerLost(f"a sum was not complete within {self._seconds:g} s") from None
@@ -103,7 +110,7 @@ class ThetaAnswers:
                 received, self._waiting = self._waiting, []
                 shares = await loop.run_in_executor(self._worker, self._shares, received)
                 for (requester, request), share in zip(received, shares, strict=True):
-                    self._spawn(self._contribute(requester, request.round, share))
+                    self._spawn(self._contribute(requester, request, share))
         finally:
             self._is_answering = False
 
@@ -111,15 +118,15 @@ class ThetaAnswers:
         named = [(requester, request.rows) for requester, request in received]
         return self._block.shares(self._latest.loop_state.state, named)
 
-    async def _contribute(self, requester: int, number: int, share: Vector) -> None:
+    async def _contribute(self, requester: int, request: ThetaRequest, share: Vector) -> None:
         try:
             async with asyncio.timeout(self._seconds):
-                await self._sums.contribute(requester, number, share)
+                await self._sums.contribute(requester, request.round, share, question_of(request))
             self.answered += 1
         except (TimeoutError, PeerLost):
             return  # the requester has given up or will, and asks anew
         finally:
-            self._sums.end(requester, number)
+            self._sums.end(requester, request.round)
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(work)

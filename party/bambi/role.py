@@ -1,6 +1,7 @@
 """BAMBI behind a party's session."""
 
 from collections.abc import Hashable, Mapping, Sequence
+from math import ceil
 
 import numpy as np
 import torch
@@ -12,6 +13,8 @@ import parley.party.bambi.steps as bambi
 from parley.numerics.arrays import Array
 from parley.numerics.optimisers import Moments
 from parley.numerics.streams import stream
+from parley.party.bambi.local_role import LocalRole, training_loss
+from parley.party.bambi.local_rounds import LocalBlock
 from parley.party.bambi.lower_system import IllConditioned
 from parley.party.bambi.models import (
     EmbeddingModel,
@@ -21,7 +24,17 @@ from parley.party.bambi.models import (
     UnknownModel,
     build_model,
 )
-from parley.party.roles import Begun, CheckpointMissing, Offer, Opened, PartyAlgorithm, Plan, SavedModel, scalar
+from parley.party.roles import (
+    Begun,
+    CheckpointMissing,
+    Coverage,
+    Offer,
+    Opened,
+    PartyAlgorithm,
+    Plan,
+    SavedModel,
+    scalar,
+)
 from parley.privacy.coefficients import Coefficient
 from parley.privacy.release import Addend, Release
 from parley.protocols.bambi.codec import PROTOCOL, encode_contribution
@@ -109,10 +122,13 @@ class BambiRole:
         return bambi.State(x=tensors["x"], y=tensors["y"].numpy(), moments=moments, k=int(tensors["k"]))
 
 
-def role(begun: Begun) -> BambiRole:
+def role(begun: Begun) -> BambiRole | LocalRole:
     """The role in a session that trains."""
-    spec = begun.spec
-    return BambiRole(block_of(begun, divide(spec.split, len(begun.opened.table), stream(spec.seed, "split"))))
+    spec, settings = begun.spec, begun.spec.settings(BambiSpec)
+    block = block_of(begun, divide(spec.split, len(begun.opened.table), stream(spec.seed, "split")))
+    if settings.hypergradient != "local":
+        return BambiRole(block)
+    return LocalRole(LocalBlock(block, training_loss(settings.loss, begun.outputs, spec.privacy.labels)))
 
 
 def predictor(begun: Begun, trained: SavedModel) -> BambiRole:
@@ -160,7 +176,58 @@ def _has_intercept(opened: Opened) -> bool:
 
 def accept(opened: Opened) -> Offer:
     """p_m of this party."""
-    return Offer(bambi.upper_size(opened.spec.settings(BambiSpec), model_of(opened)))
+    covered = None if opened.predicts else coverage(opened)
+    return Offer(bambi.upper_size(opened.spec.settings(BambiSpec), model_of(opened)), coverage=covered)
+
+
+def coverage(opened: Opened) -> Coverage:
+    """What the sums of h tell: of a linear block, its columns, once there are as many sums as columns."""
+    spec, train = opened.spec, opened.spec.settings(BambiSpec)
+    sets = divide(spec.split, len(opened.table), stream(spec.seed, "split"))
+    if train.hypergradient == "local":
+        return _local_coverage(opened, sets)
+    lower = min(train.lower.batch or len(sets.lower), len(sets.lower))
+    upper = min(train.upper.batch or len(sets.upper), len(sets.upper))
+    shares = lower / len(sets.lower), upper / len(sets.upper)
+    sums = lower_sums(train) * shares[0] + train.upper.steps * shares[1]
+    linear = not train.embeds or train.model.kind == "linear"
+    return Coverage(
+        rows=len(sets.trained),
+        batch=min(lower, upper),
+        sums=ceil(sums),
+        evaluated=len(sets.test) or None,
+        rank=len(opened.table.columns) if linear else None,
+        share=max(shares),
+    )
+
+
+def _local_coverage(opened: Opened, sets: RowSets) -> Coverage:
+    """Of local rounds: an exchange sums an even part of the lower rows once."""
+    train = opened.spec.settings(BambiSpec)
+    parts = ceil(len(sets.lower) / train.local.rows)
+    linear = not train.embeds or train.model.kind == "linear"
+    return Coverage(
+        rows=len(sets.trained),
+        batch=len(sets.lower) // parts,
+        sums=ceil(train.local.exchanges / parts),
+        evaluated=len(sets.test) or None,
+        rank=len(opened.table.columns) if linear else None,
+        share=1 / parts,
+    )
+
+
+def lower_sums(train: BambiSpec) -> int:
+    """Sums over lower batches in a whole run, every trajectory of its own."""
+    lower, iterations = train.lower, train.upper.steps
+    newton = lower.solver == "newton"
+
+    def solve(steps: int) -> int:
+        return steps * (1 + train.implicit.newton_rounds) + 1 if newton and steps else steps
+
+    implicit = train.hypergradient == "implicit"
+    linearised = (not newton) + train.implicit.rounds if implicit else 0
+    outside = solve(lower.warmup_steps) + solve(lower.final_steps)
+    return (iterations * (solve(lower.steps) + linearised) + outside) * train.trajectories
 
 
 def training_rows(spec: RunSpec, index: int, rows: int) -> NDArray[np.int64]:  # noqa: ARG001 (the same at every party)

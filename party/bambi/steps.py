@@ -28,6 +28,7 @@ import torch
 from torch import Tensor
 
 from parley.numerics.arrays import Array, Vector
+from parley.numerics.limbs import to_limbs
 from parley.numerics.losses import clean_loss
 from parley.numerics.optimisers import Moments, descend, schedule
 from parley.numerics.streams import directions, stream
@@ -385,7 +386,10 @@ def _linearised(block: Block, lower: LowerBatch, theta: Array) -> Linearised:
 
 
 def _curvature_forward(block: Block, state: State, ask: CurvatureForward) -> tuple[State, Vector]:
-    """S_m z, Σ 2γ z·z and r·z with z = M⁻¹r; the coordinator adds what is missing of z·Hz itself."""
+    """S_m z, Σ 2γ z·z and r·z with z = M⁻¹r; the coordinator adds what is missing of z·Hz itself.
+
+    r·z falls by many orders of magnitude before the system is solved: the scalars travel as two limbs each.
+    """
     system: NewtonSystem | AdjointSystem
     newton = block.settings.lower.solver == "newton"
     match ask.system, state.phase:
@@ -401,8 +405,8 @@ def _curvature_forward(block: Block, state: State, ask: CurvatureForward) -> tup
             raise _out_of_step(ask, state)
     lower = system.batch
     z = lower.precondition(solve.residual)
-    scalars = [2 * np.sum(lower.penalty * z**2), np.sum(solve.residual * z)]
-    return state._replace(phase=CurvatureAsked(ask.k, system, solve, z)), _flat(lower.s @ z, *scalars)
+    high, low = to_limbs(np.array([2 * np.sum(lower.penalty * z**2), np.sum(solve.residual * z)]))
+    return state._replace(phase=CurvatureAsked(ask.k, system, solve, z)), _flat(lower.s @ z, *high, *low)
 
 
 def _conjugate_step(block: Block, state: State, phase: CurvatureAsked, step: CurvatureStep) -> State:

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from math import ceil
 from typing import Any
 
 import torch
@@ -15,8 +16,18 @@ from parley.numerics.participation import participants
 from parley.numerics.storm import InvalidDecay, Schedule
 from parley.numerics.streams import stream
 from parley.party.fedbio.objectives import InvalidData
-from parley.party.fedbio.tasks import ImagesUnfit, Task, task_of
-from parley.party.roles import Begun, CheckpointMissing, Offer, Opened, PartyAlgorithm, Plan, Recovery, scalar
+from parley.party.fedbio.tasks import ImagesUnfit, TableTask, Task, task_of
+from parley.party.roles import (
+    Begun,
+    CheckpointMissing,
+    Coverage,
+    Offer,
+    Opened,
+    PartyAlgorithm,
+    Plan,
+    Recovery,
+    scalar,
+)
 from parley.privacy.recovery import AskDisclosure, AskKey, AskShares, AskValues, StepUnexpected
 from parley.privacy.release import Release, bitmap
 from parley.protocols.fedbio.codec import PROTOCOL, encode_contribution
@@ -196,7 +207,8 @@ class FedbioRole:
 def role(begun: Begun) -> FedbioRole:
     """The role in a session."""
     opened, train = begun.opened, begun.spec.settings(FedbioSpec)
-    member = Membership(begun.index, opened.name, len(opened.names), begun.spec.seed, train.parties_per_round)
+    batches = opened.name + opened.salt
+    member = Membership(begun.index, batches, len(opened.names), begun.spec.seed, train.parties_per_round)
     return FedbioRole(task_of(opened), settings_of(train), member, begun.recovery)
 
 
@@ -224,8 +236,25 @@ def settings_of(train: FedbioSpec) -> fedbio.Settings:
 
 def accept(opened: Opened) -> Offer:
     """Upper parameters that are shared: weights of rows are not, so that their number stays private."""
-    settings, objective = settings_of(opened.spec.settings(FedbioSpec)), task_of(opened).objective
-    return Offer(objective.upper_size if settings.upper == "shared" else 0)
+    settings, task = settings_of(opened.spec.settings(FedbioSpec)), task_of(opened)
+    size = task.objective.upper_size if settings.upper == "shared" else 0
+    return Offer(size, coverage=coverage(opened, task))
+
+
+def coverage(opened: Opened, task: TableTask) -> Coverage:
+    """What the averages tell: one batch, where a party takes a single step from a point that all know."""
+    train, objective, each = opened.spec.settings(FedbioSpec), task.objective, task.rows_of_sample
+    lower, upper = min(train.batch, objective.lower_rows), min(train.checked_batch, objective.upper_rows)
+    phases = 2 if train.has_momenta else 1
+    share = min(1.0, train.local_steps * lower / objective.lower_rows)
+    return Coverage(
+        rows=len(opened.table),
+        batch=min(lower, upper) * each,
+        sums=ceil(phases * train.rounds * share),
+        evaluated=min(objective.upper_rows * each, task.test_rows or objective.upper_rows * each),
+        share=share,
+        own_batches=lower < objective.lower_rows,
+    )
 
 
 ALGORITHM = PartyAlgorithm(
@@ -235,14 +264,13 @@ ALGORITHM = PartyAlgorithm(
     refusals={
         fedbio.InvalidSettings: Refusal("INVALID_ARGUMENT", "SPEC_INVALID"),
         InvalidDecay: Refusal("INVALID_ARGUMENT", "SPEC_INVALID"),
-        SeriesDiverges: Refusal("OUT_OF_RANGE", "RANGE_EXCEEDED"),
+        SeriesDiverges: Refusal("OUT_OF_RANGE", "DIVERGED"),
         InvalidData: Refusal("FAILED_PRECONDITION", "DATA_INVALID"),
         ImagesUnfit: Refusal("FAILED_PRECONDITION", "DATA_INVALID"),
         TooFewExamples: Refusal("FAILED_PRECONDITION", "DATA_INVALID"),
         ParticipantsRefused: Refusal("PERMISSION_DENIED", "PARTICIPANTS_REFUSED"),
         fedbio.RoundMismatch: Refusal("FAILED_PRECONDITION", "ROUND_MISMATCH"),
         fedbio.MeanMismatch: Refusal("INVALID_ARGUMENT", "MESSAGE_INVALID"),
-        fedbio.Diverged: Refusal("OUT_OF_RANGE", "RANGE_EXCEEDED"),
     },
     sits_out=True,
 )

@@ -43,10 +43,6 @@ class MeanMismatch(ValueError):
     """The averaged vector of an instruction is missing or does not have this party's layout."""
 
 
-class Diverged(ArithmeticError):
-    """A local variable or direction is no longer finite."""
-
-
 @dataclass(frozen=True, slots=True)
 class Settings:
     """One party's side of a run; the same at every party of the run."""
@@ -182,10 +178,10 @@ class Party:
         """
         if instruction.phase == "variables":
             state = self._variables(self._adopt(state, instruction, randomness), instruction, randomness)
-            return state, _finite(state.variables.pack(self.settings.shared), instruction)
+            return state, state.variables.pack(self.settings.shared)
         if instruction.phase == "momenta":
             state, momenta = self._momenta(state, instruction, randomness)
-            return state, _finite(momenta.pack(self.settings.shared), instruction)
+            return state, momenta.pack(self.settings.shared)
         variables = state.variables
         if instruction.mean is not None:
             variables = self._unpack(variables, instruction.mean)
@@ -300,12 +296,3 @@ class Party:
                 f"an average of {mean.size} numbers; the shared blocks {self.settings.shared} have {size}"
             )
         return blocks.unpack(self.settings.shared, mean)
-
-
-def _finite(vector: Vector, instruction: AveragingRound) -> Vector:
-    if not np.isfinite(vector).all():
-        raise Diverged(
-            f"the {instruction.phase} of round {instruction.k} are not finite; "
-            "lower the steps (eta, gamma, tau) or the schedule's delta"
-        )
-    return vector

@@ -44,7 +44,19 @@ class Task(Protocol):
         """Files for the party's owner."""
 
 
-def task_of(opened: Opened) -> Task:
+class TableTask(Task, Protocol):
+    """A task that was made from a party's tables, and knows how many of their rows it speaks of."""
+
+    @property
+    def rows_of_sample(self) -> int:
+        """Rows of the table behind one row (or task) of a batch."""
+
+    @property
+    def test_rows(self) -> int:
+        """Rows that the model is judged on besides the checked ones; 0 for none."""
+
+
+def task_of(opened: Opened) -> TableTask:
     """The task of a run at this party."""
     task = opened.spec.settings(FedbioSpec).task
     return _cleaning(opened, task) if isinstance(task, CleaningSpec) else _representation(opened, task)
@@ -58,6 +70,13 @@ class Cleaning:
     ids: NDArray[np.str_]
     """Of the training rows."""
     classes: tuple[str, ...]
+    rows_of_sample: int = 1
+    """A batch is of rows."""
+
+    @property
+    def test_rows(self) -> int:
+        """Rows of the test table."""
+        return 0 if self.objective.test is None else len(self.objective.test[1])
 
     def start(self, generator: np.random.Generator) -> tuple[Vector, Vector]:
         """Every weight ½; the same network at all parties."""
@@ -88,6 +107,10 @@ class Representation:
     """Hyper-representation: x is the shared backbone, y the heads of the party's own tasks."""
 
     objective: HyperRepresentation
+    rows_of_sample: int
+    """Images of a task's smaller part: those to learn from, or those to judge by."""
+    test_rows: int = 0
+    """Tasks are judged by images of their own."""
 
     def start(self, generator: np.random.Generator) -> tuple[Vector, Vector]:
         """The same backbone at all parties; heads of zeros."""
@@ -155,11 +178,8 @@ def _aligned(labels: Labels, ids: NDArray[np.str_], name: str) -> Rows:
     """Labels in the order of `ids`; both are sorted, so the usual case is the identity."""
     if not np.array_equal(labels.ids, ids):
         position = {identity: row for row, identity in enumerate(labels.ids.tolist())}
-        missing = sum(identity not in position for identity in ids.tolist())
-        if missing:
-            raise RowsDiffer(
-                f"{missing} of {len(ids)} rows have no label in table {name}: label them, or leave them out"
-            )
+        if any(identity not in position for identity in ids.tolist()):
+            raise RowsDiffer(f"some rows have no label in table {name}: label them, or leave them out")
         return np.asarray(labels.values[[position[identity] for identity in ids.tolist()]], dtype=np.int64)
     return np.asarray(labels.values, dtype=np.int64)
 
@@ -178,7 +198,8 @@ def _representation(opened: Opened, task: RepresentationSpec) -> Representation:
         )
         for _ in range(task.tasks)
     ]
-    return Representation(HyperRepresentation(tasks, task.ways, task.filters, task.layers, task.regularisation))
+    objective = HyperRepresentation(tasks, task.ways, task.filters, task.layers, task.regularisation)
+    return Representation(objective, task.ways * min(task.shots, task.queries))
 
 
 def _images_by_class(opened: Opened, task: RepresentationSpec) -> NDArray[np.uint8]:
@@ -192,8 +213,8 @@ def _images_by_class(opened: Opened, task: RepresentationSpec) -> NDArray[np.uin
     enough = np.flatnonzero(counts >= task.shots + task.queries)
     if len(enough) < task.ways:
         raise ImagesUnfit(
-            f"{len(enough)} classes of table {name} have {task.shots + task.queries} images; tasks of {task.ways} "
-            "classes need more: lower ways, shots or queries"
+            f"table {name} has too few classes of {task.shots + task.queries} images for tasks of {task.ways} classes: "
+            "lower ways, shots or queries"
         )
     each = int(counts[enough].min())
     pixels = np.clip(np.rint(table.features * (255.0 / task.ink)), 0, 255).astype(np.uint8)

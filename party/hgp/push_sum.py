@@ -1,19 +1,30 @@
 """Push-Sum between the parties of a session: a step's portions go to the neighbours that the network gives it.
 
-Synchronous delivery waits for every portion. Robust delivery sends running totals of each edge and goes on after a
-while without those that did not come: a lost message only delays mass, the next total on its edge brings it.
+Both forms of delivery wait for everything that is due, so that a party that is silent for a while delays the others
+and changes no figure: where its neighbours went on without it they would push mass into nowhere and divide by weights
+that vanish. Synchronous delivery trusts the links. Robust delivery sends running totals of each edge, and sends them
+again until the receiver is known to have them; a duplicate brings nothing.
 """
 
 import asyncio
+import contextlib
 from collections import deque
 from collections.abc import Callable, Mapping
 from functools import lru_cache
 from typing import Any
 
+import numpy as np
 from google.protobuf.message import Message
 
-from parley.numerics.networks import NetworkPlan, in_neighbours, links, metropolis_weights, out_neighbours
-from parley.numerics.push_sum import EdgeTotals, Mass, RunningTotal, absorb, push
+from parley.numerics.networks import (
+    NetworkPlan,
+    in_neighbours,
+    links,
+    metropolis_weights,
+    out_neighbours,
+    push_weights,
+)
+from parley.numerics.push_sum import EdgeTotals, Mass, MassMismatch, RunningTotal, absorb, push
 from parley.party.peers import PeerFlooded, PeerLost, Peers
 from parley.privacy.release import ClearPortionGate
 from parley.protocols.decentralised.messages import PeerTraffic
@@ -23,6 +34,8 @@ from parley.protocols.tensor.codec import Blobs, MessageInvalid
 Shares = Mapping[int, float] | None
 _links = lru_cache(16)(links)
 """Parties of one process ask for the same steps of the same network."""
+WEIGHT_TOLERANCE = 1e-9
+"""How far a party's weight may be from the one that the network gives it; rounding stays far below."""
 
 
 class PushSumPlane:
@@ -37,7 +50,12 @@ class PushSumPlane:
         doubly_stochastic: bool = False,
         patience_seconds: float | None = None,
         most_waiting: int,
+        window: int = 1,
     ) -> None:
+        """`patience_seconds` make delivery robust: after so long without progress everything unconfirmed goes again.
+
+        `window` is within how many steps a time-varying network joins all its parties.
+        """
         self._index, self._plan, self._peers = index, plan, peers
         self._doubly_stochastic, self._patience, self._most_waiting = doubly_stochastic, patience_seconds, most_waiting
         self._gate = ClearPortionGate()
@@ -47,9 +65,16 @@ class PushSumPlane:
         self._taken = -1
         """The last step whose portions were used."""
         self._edges = EdgeTotals()
+        self._unconfirmed: dict[int, dict[int, tuple[Message, Blobs]]] = {}
+        """Robust: by receiver, then by step, what it may not have got."""
+        self._lead = plan.size * (1 if plan.static else window)
+        """No party is further ahead of another one than this: news of all goes round in as many steps."""
+        self._resending: asyncio.Task[None] | None = None
         self._due: tuple[int, frozenset[int]] = (-1, frozenset())
         self._ready: asyncio.Future[None] | None = None
         self._messages = 0
+        self._weights, self._weighed = np.ones(plan.size), 0
+        """Every party's weight before step `_weighed`, as the network alone determines it."""
         self._neighbours: Callable[[int], tuple[tuple[int, ...], frozenset[int], Shares]] = lru_cache(8)(self._derive)
         peers.on("push_sum", self._take)
 
@@ -67,6 +92,7 @@ class PushSumPlane:
         """Start a new average at this step: what is still under way belongs to an average that has ended."""
         self._taken = step - 1
         self._edges = EdgeTotals()
+        self._weights, self._weighed = np.ones(self._plan.size), step
         for old in [known for known in self._arrived if known < step]:
             self._waiting -= len(self._arrived.pop(old))
 
@@ -82,31 +108,81 @@ class PushSumPlane:
             if content not in encoded:
                 blobs: Blobs = deque()
                 encoded[content] = encode_push_sum(self._gate.release(step, mass, total), blobs), blobs
-            message, blobs = encoded[content]
-            self._messages += 1
-            try:
-                await self._peers.push(receiver, blobs.copy(), push_sum=message)
-            except PeerLost:
-                if self._patience is None:
-                    raise
-                # Robust: the next total on this edge carries what this one would have brought.
+            if self._patience is not None:
+                self._confirm(receiver, step - self._lead)
+                self._unconfirmed.setdefault(receiver, {})[step] = encoded[content]
+            await self._deliver(receiver, *encoded[content])
+        if self._patience is not None and self._resending is None:
+            self._resending = asyncio.create_task(self._resend(self._patience))
 
     async def receive(self, step: int) -> dict[int, Mass]:
-        """What came for a step, by sender: everything that is due, or (robust) what came in time."""
+        """What came for a step, by sender: everything that is due."""
         _, senders, _ = self._neighbours(step)
         await self._wait(step, senders)
-        if self._patience is not None:
-            return self._news(step)
         found = self._pop(step)
         if found.keys() != senders:
             raise MessageInvalid(f"step {step}: portions came from {sorted(found)}, due are those of {sorted(senders)}")
+        if self._patience is not None:
+            return self._news(found)
         return {sender: portion.mass for sender, portion in found.items() if portion.mass is not None}
+
+    def check_weight(self, step: int, weight: float) -> None:
+        """Refuse to go on with a weight before `step` that is not the network's: mass was lost, late or taken twice.
+
+        The links of all steps are known to everyone, and with them every weight.
+        """
+        if self._patience is None:
+            return  # every portion is there, by the check of `receive`
+        while self._weighed < step:
+            matrix = _links(self._plan, self._weighed)
+            mixing = metropolis_weights(matrix) if self._doubly_stochastic else push_weights(matrix)
+            self._weights, self._weighed = mixing @ self._weights, self._weighed + 1
+        due = float(self._weights[self._index])
+        if not abs(weight - due) <= WEIGHT_TOLERANCE * due:
+            raise MassMismatch(
+                f"step {step}: this party's Push-Sum weight is {weight:g} where the network gives {due:g}: messages of "
+                "an outage were lost or taken twice, so the average would be wrong; resume the run from its checkpoint"
+            )
+
+    def confirm_all(self) -> None:
+        """Nothing need be sent again: every party has told the coordinator that it has done its steps."""
+        self._unconfirmed.clear()
+
+    async def close(self) -> None:
+        """Send nothing again."""
+        self.confirm_all()
+        if self._resending is not None:
+            self._resending.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._resending
+
+    async def _deliver(self, receiver: int, message: Message, blobs: Blobs) -> None:
+        self._messages += 1
+        try:
+            await self._peers.push(receiver, blobs.copy(), push_sum=message)
+        except PeerLost:
+            if self._patience is None:
+                raise
+            # Robust: it is sent again until the receiver has it, or the stretch's deadline ends the wait.
+
+    async def _resend(self, seconds: float) -> None:
+        """Repeat what may have been lost whenever this party has sent nothing for a while."""
+        while True:
+            before = self._messages
+            await asyncio.sleep(seconds)
+            if self._messages == before:
+                await asyncio.gather(*(self._deliver_again(receiver) for receiver in list(self._unconfirmed)))
+
+    async def _deliver_again(self, receiver: int) -> None:
+        for message, blobs in list(self._unconfirmed.get(receiver, {}).values()):
+            await self._deliver(receiver, message, blobs)
 
     def _take(self, sender: int, message: Any, blobs: Blobs) -> None:
         portion = decode_push_sum(message, blobs)
         if (portion.total is None) != (self._patience is None):
             raise MessageInvalid("push_sum: portions and running totals do not mix: see the run's `delivery`")
-        if portion.step <= self._taken and portion.mass is not None:
+        self._confirm(sender, portion.step)
+        if portion.step <= self._taken:
             return  # a repeated one
         known = self._arrived.setdefault(portion.step, {})
         if sender not in known:
@@ -119,13 +195,13 @@ class PushSumPlane:
 
     def _is_complete(self) -> bool:
         step, senders = self._due
-        if senders <= self._arrived.get(step, {}).keys():
-            return True
-        if self._patience is None:
-            return False
-        # A later total on the same edge says that the one of this step is lost, or was overtaken.
-        later = {sender for known, found in self._arrived.items() if known >= step for sender in found}
-        return senders <= later
+        return senders <= self._arrived.get(step, {}).keys()
+
+    def _confirm(self, receiver: int, step: int) -> None:
+        # Whoever sends a step has taken all that was due to it at the steps before.
+        kept = self._unconfirmed.get(receiver, {})
+        for known in [past for past in kept if past < step]:
+            del kept[known]
 
     async def _wait(self, step: int, senders: frozenset[int]) -> None:
         self._due = (step, senders)
@@ -133,10 +209,12 @@ class PushSumPlane:
             return
         self._ready = asyncio.get_running_loop().create_future()
         try:
-            if self._patience is None:
+            if self._resending is None:
                 await self._ready
-            else:
-                await asyncio.wait([self._ready], timeout=self._patience)
+                return
+            await asyncio.wait([self._ready, self._resending], return_when=asyncio.FIRST_COMPLETED)
+            if not self._ready.done():
+                await self._resending  # it ends only by an error, which is this step's
         finally:
             self._ready = None
 
@@ -146,17 +224,15 @@ class PushSumPlane:
         self._waiting -= len(found)
         return found
 
-    def _news(self, step: int) -> dict[int, Mass]:
-        """What the newest totals up to a step bring beyond those that were seen before."""
-        found: dict[int, Mass] = {}
-        for known in sorted(past for past in self._arrived if past <= step):
-            for sender, portion in self._pop(known).items():
-                if portion.total is None:
-                    continue
-                self._edges, news = absorb(self._edges, sender, portion.total)
-                if news is not None:
-                    found[sender] = found[sender] + news if sender in found else news
-        return found
+    def _news(self, found: Mapping[int, ReceivedPortion]) -> dict[int, Mass]:
+        """What the totals of a step bring beyond those of the steps before."""
+        news: dict[int, Mass] = {}
+        for sender, portion in found.items():
+            if portion.total is not None:
+                self._edges, brought = absorb(self._edges, sender, portion.total)
+                if brought is not None:
+                    news[sender] = brought
+        return news
 
     def _derive(self, step: int) -> tuple[tuple[int, ...], frozenset[int], Shares]:
         matrix = _links(self._plan, step)

@@ -1,4 +1,4 @@
-"""HGP behind a party's session: stretches of Push-Sum steps with the neighbours, at the clock's word."""
+"""HGP behind a party's session: ranges of Push-Sum steps with the neighbours, as the clock asks for them."""
 
 import asyncio
 import functools
@@ -14,13 +14,13 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from parley.numerics.networks import NetworkError, NetworkKind, NetworkPlan
-from parley.numerics.push_sum import PushSumError, estimate
+from parley.numerics.push_sum import Mass, PushSumError, estimate
 from parley.party.hgp import steps as hgp
 from parley.party.hgp.push_sum import PushSumPlane
 from parley.party.hgp.schedule import Schedule, SpecSchedule
 from parley.party.hgp.tasks import Task, hgp_task, row_sets
 from parley.party.peers import in_time
-from parley.party.roles import Begun, CheckpointMissing, Offer, Opened, PartyAlgorithm, Plan, scalar
+from parley.party.roles import Begun, CheckpointMissing, Coverage, Offer, Opened, PartyAlgorithm, Plan, scalar
 from parley.privacy.release import Addend, Release
 from parley.protocols.decentralised.codec import encode_contribution
 from parley.protocols.decentralised.messages import StepRange, plan_of
@@ -36,13 +36,16 @@ SMALL = 1 << 16
 
 @dataclass(frozen=True)
 class State:
-    """A party between two stretches."""
+    """A party between two ranges of steps."""
 
     x: Vector
     hyper: Vector
     """λ_i."""
     v: Vector | None = None
     """The last hyper-gradient."""
+    disagreement: float = 0.0
+    """How far the neighbours' estimates were from this party's, relative to it: over the rounds of the last
+    hyper-gradient, or at the end of the inner problem where there is none."""
     k: int = 0
     """Outer iterations that the last checkpoint contains."""
     inner: hgp.TrainingState | None = None
@@ -57,7 +60,7 @@ class HgpRole:
     def __init__(
         self, index: int, task: Task, schedule: Schedule, plane: PushSumPlane, seconds: float | None = None
     ) -> None:
-        """`seconds` bound a stretch of steps with the neighbours."""
+        """`seconds` bound a range of steps with the neighbours."""
         self._index, self._task, self._schedule = index, task, schedule
         self._plane, self._seconds = plane, seconds
         self._worker = ThreadPoolExecutor(max_workers=1, thread_name_prefix="hgp")
@@ -74,14 +77,15 @@ class HgpRole:
         return State(named["x"], named["hyper"], named.get("v"), int(named["k"]))
 
     async def act(self, state: State, instruction: StepRange) -> Plan:
-        """Take the steps of a stretch with the neighbours, or do what needs none."""
+        """Take a range of steps with the neighbours, or do what needs none."""
+        self._plane.confirm_all()  # the coordinator goes on only after everyone has answered
         match instruction.phase:
             case "train" | "hyper_gradient":
                 what = f"steps {instruction.first} to {instruction.last} of {instruction.phase}"
                 return Plan(await in_time(self._walk(state, instruction), self._seconds, what))
             case "evaluate":
                 draft = await self._compute(self._task.measures, state.x, state.hyper, state.v)
-                return Plan(state, draft=draft)
+                return Plan(state, draft=np.append(draft, state.disagreement))
             case "checkpoint":
                 return Plan(replace(state, k=instruction.k), checkpoint=instruction.k)
             case "finish":
@@ -90,6 +94,7 @@ class HgpRole:
 
     async def stop(self, state: State) -> Plan:
         """Let the thread go."""
+        await self._plane.close()
         self._worker.shutdown(wait=False)
         return Plan(state)
 
@@ -129,15 +134,24 @@ class HgpRole:
             raise MessageInvalid(f"steps {asked.first} to {asked.last} of {asked.phase} are not due now")
         step, pushes = self._stepper(state, settings), settings.push_steps
         for at in range(asked.first, asked.last):
-            incoming = await self._plane.receive(clock + at - 1) if at else {}
+            incoming = await self._received(clock, at, current, settings) if at else {}
             receivers, shares = self._plane.receivers(clock + at)
             current, portions = await self._stepped(step, at, pushes, current, incoming, receivers, shares)
             await self._plane.send(clock + at, portions)
         if asked.last == total:
-            incoming = await self._plane.receive(clock + total - 1)
+            incoming = await self._received(clock, total, current, settings)
             current, _ = await self._stepped(step, total, pushes, current, incoming, (), None)
             return await self._ended(state, asked, current)
         return replace(state, inner=current) if trains else replace(state, outer=current)
+
+    async def _received(
+        self, clock: int, at: int, current: Any, settings: hgp.Training | hgp.Hgp
+    ) -> Mapping[int, Mass]:
+        incoming = await self._plane.receive(clock + at - 1)
+        if not (isinstance(settings, hgp.Hgp) and settings.form is hgp.Form.REINIT):  # which restarts weights at 1
+            held = current.mass.weight + sum(portion.weight for portion in incoming.values())
+            self._plane.check_weight(clock + at, held)
+        return incoming
 
     async def _started(self, state: State, asked: StepRange) -> State:
         if asked.phase == "train":
@@ -148,8 +162,9 @@ class HgpRole:
     async def _ended(self, state: State, asked: StepRange, current: Any) -> State:
         if asked.phase == "train":
             x = estimate(current.mass).astype(state.x.dtype, copy=False)
-            return replace(state, x=x, inner=None)
-        return replace(state, hyper=self._task.next_hyper(state.hyper, current.v), v=current.v, outer=None)
+            return replace(state, x=x, inner=None, disagreement=current.disagreement)
+        hyper = self._task.next_hyper(state.hyper, current.v)
+        return replace(state, hyper=hyper, v=current.v, outer=None, disagreement=current.disagreement)
 
     def _stepper(self, state: State, settings: hgp.Training | hgp.Hgp) -> Callable[..., Any]:
         cost, member = self._task.cost, self._index
@@ -176,6 +191,7 @@ def role(begun: Begun) -> HgpRole:
         doubly_stochastic=train.network.weights == "metropolis" and not _learns_alone(train),
         patience_seconds=train.patience_seconds if train.delivery == "robust" else None,
         most_waiting=2 * (train.stretch + 1) * count,
+        window=train.network.window,
     )
     schedule = SpecSchedule(train, begun.spec.seed)
     return HgpRole(begun.index, hgp_task(begun.opened), schedule, plane, begun.spec.round_seconds)
@@ -197,7 +213,23 @@ def accept(opened: Opened) -> Offer:
     """Nothing of λ is shared; refuses data that the task cannot work with."""
     network_of(opened)
     hgp_task(opened)
-    return Offer()
+    return Offer(coverage=coverage(opened))
+
+
+def coverage(opened: Opened) -> Coverage:
+    """What the portions tell a neighbour: a gradient or a product over a batch of this party's rows, in the clear."""
+    train = opened.spec.settings(HgpSpec)
+    sets = row_sets(opened.spec, opened.index, len(opened.table))
+    rows = len(sets.lower)
+    wanted = [train.inner.batch, train.hyper.batch if train.has_hyper else None]
+    smallest = min(rows, *(batch or rows for batch in wanted))
+    judged = [len(part) for part in (sets.upper, sets.test) if len(part)]
+    return Coverage(
+        rows=len(opened.table),
+        batch=smallest,
+        sums=train.outer.steps * train.steps_per_iteration,
+        evaluated=min(judged, default=None),
+    )
 
 
 def _tensor(vector: Vector) -> Tensor:

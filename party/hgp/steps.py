@@ -55,8 +55,14 @@ class StepMismatch(ValueError):
     """Portions arrived for another step, or from another set of senders, than this party is at."""
 
 
+LARGEST_GROWTH = 1e6
+"""Terms of a convergent Neumann series shrink; the longest may be this many times as long as the first."""
+LARGEST_WEIGHT = 1e8
+"""A coordinate of the model beyond this means that the inner problem diverged."""
+
+
 class Diverged(ArithmeticError):
-    """The hyper-gradient's fixed-point iteration left the finite numbers."""
+    """SGP or the hyper-gradient's fixed-point iteration left the range in which its numbers mean anything."""
 
 
 class Form(StrEnum):
@@ -131,6 +137,8 @@ class TrainingState:
     """What the party holds: all of it before the first step, afterwards what it kept back."""
     step: int = 0
     """Steps begun."""
+    disagreement: float = 0.0
+    """After the last step: the largest distance of a neighbour's estimate from this party's, relative to it."""
 
 
 @dataclass(frozen=True)
@@ -143,6 +151,17 @@ class HyperGradientState:
     """The Push-Sum pair of u_i: what the party kept back at the last step."""
     step: int = 0
     """Push-Sum steps begun; round m ends after m·S of them."""
+    apart: float = 0.0
+    """Distances of neighbours' estimates from ū_i at the ends of rounds, the largest of each, added up."""
+    length: float = 0.0
+    """‖ū_i‖ at the ends of rounds, added up."""
+    first: float = 0.0
+    """‖u⁽⁰⁾‖."""
+
+    @property
+    def disagreement(self) -> float:
+        """How far the parties' Neumann series are apart; v is exact only where they agree."""
+        return self.apart / self.length if self.length else 0.0
 
 
 def begin_training(x: Vector) -> TrainingState:
@@ -163,12 +182,19 @@ def train_step(
     """Party: absorb, take the local gradient step that is due at y = z/ω, and split; after the last only absorb."""
     mass = gather(state.mass, [incoming[sender] for sender in sorted(incoming)])
     if state.step >= settings.steps:
-        return replace(state, mass=mass), {}
+        apart, length = spread(mass, incoming)
+        disagreement = apart / length if length else 0.0
+        return replace(state, mass=mass, disagreement=disagreement), {}
     taken, between = divmod(state.step, settings.push_steps)
     if not between:
         rows = _batch(cost, settings.batch_size, settings.seed, f"sgp.batch.{member}", 0, taken)
         gradient = inner_gradient(cost, _cast(estimate(mass), hyper), hyper, rows)
         mass = Mass(mass.z - settings.rate(taken) * gradient, mass.weight)
+        if not np.abs(mass.z).max(initial=0.0) <= LARGEST_WEIGHT * max(mass.weight, 1.0):  # false for NaN too
+            raise Diverged(
+                f"the inner problem diverged at gradient step {taken}: the learning rate {settings.rate(taken):g} is "
+                "too large for these features. Lower train.inner.learning_rate, or standardise the features"
+            )
     kept, portions = split(mass, receivers, shares)
     return TrainingState(kept, state.step + 1), portions
 
@@ -177,7 +203,8 @@ def begin_hyper_gradient(cost: BilevelCost, x: Vector, hyper: Vector) -> HyperGr
     """Return u⁽⁰⁾ = ∂_x f_i and v⁽⁰⁾ = ∂_λ f_i (Algorithm 2, first line)."""
     # differs from the paper: Eq. (8) prints η ∂_x f.
     by_point, by_hyper = outer_gradients(cost, x, hyper)
-    return HyperGradientState(v=by_hyper, mass=initial_mass(by_point))
+    first = float(np.linalg.norm(by_point.astype(np.float64)))
+    return HyperGradientState(v=by_hyper, mass=initial_mass(by_point), first=first)
 
 
 def hyper_gradient_step(
@@ -199,11 +226,20 @@ def hyper_gradient_step(
         raise StepMismatch("Portions arrived before the first step of a hyper-gradient was taken.")
     state = replace(state, mass=gather(state.mass, [incoming[sender] for sender in sorted(incoming)]))
     if state.step > 0 and state.step % settings.push_steps == 0:
+        apart, length = spread(state.mass, incoming)
+        state = replace(state, apart=state.apart + apart, length=state.length + length)
         state = _end_round(cost, settings, x, hyper, member, state)
     if state.step >= settings.steps:
         return state, {}
     kept, portions = split(state.mass, receivers, shares)
     return replace(state, mass=kept, step=state.step + 1), portions
+
+
+def spread(mass: Mass, incoming: Portions) -> tuple[float, float]:
+    """Return the largest distance of a neighbour's estimate from this party's own, and the length of its own."""
+    own = estimate(mass)
+    apart = [float(np.linalg.norm(estimate(portion) - own)) for portion in incoming.values()]
+    return max(apart, default=0.0), float(np.linalg.norm(own))
 
 
 def outer_step(hyper: Vector, v: Vector, step_size: float, lowest: float = -np.inf) -> Vector:
@@ -226,9 +262,11 @@ def _end_round(
         mass = Mass(state.mass.z - eta * hessian, state.mass.weight)
     else:
         mass = initial_mass(u_bar - eta * hessian)  # Eq. (10), right
-    if not (np.isfinite(v).all() and np.isfinite(mass.z).all()):
+    grown = float(np.linalg.norm(u_bar)) > LARGEST_GROWTH * max(state.first, 1.0)
+    if grown or not (np.isfinite(v).all() and np.isfinite(mass.z).all()):
         raise Diverged(
-            f"HGP left the finite numbers in round {m}: η = {eta} is above 2/λ_max of the mean Hessian. Lower it."
+            f"the hyper-gradient's series grows instead of shrinking, in round {m}: η = {eta:g} is above 2/λ_max of "
+            "the mean Hessian. Lower it (train.hyper.step_size), or standardise the features"
         )
     return replace(state, v=v, mass=mass)
 

@@ -23,7 +23,7 @@ from parley.party.ldp_dsbo import steps as ldp_dsbo
 from parley.party.ldp_dsbo.meta_learning import MetaBounds, MetaRecords
 from parley.party.ldp_dsbo.objectives import Bounds, Records
 from parley.party.peers import PeerFlooded, Peers, in_time
-from parley.party.roles import Begun, CheckpointMissing, Offer, Opened, PartyAlgorithm, Plan, scalar
+from parley.party.roles import Begun, CheckpointMissing, Coverage, Offer, Opened, PartyAlgorithm, Plan, scalar
 from parley.privacy.ldp_accounting import AccountingError, Decay, LdpPlan, Oracle, Schedules, guarantee, laplace_scales
 from parley.privacy.ldp_states import NoisedState
 from parley.privacy.release import Addend, Release, StateGate
@@ -78,7 +78,7 @@ class LdpDsboRole:
         most_ahead: int,
         seconds: float | None = None,
     ) -> None:
-        """`most_ahead`: steps by which a neighbour's state may run ahead; `seconds` bound a stretch of steps."""
+        """`most_ahead`: steps by which a neighbour's state may run ahead; `seconds` bound a range of steps."""
         self._index, self._known, self._gate, self._peers = index, known, gate, peers
         self._most_ahead, self._seconds = most_ahead, seconds
         self._arrived: dict[int, dict[int, NoisedState]] = {}
@@ -101,7 +101,7 @@ class LdpDsboRole:
         return State(ldp_dsbo.AgentState(named["x"], named["y"], named["z"], k), k)
 
     async def act(self, state: State, instruction: StepRange) -> Plan:
-        """Take the steps of a stretch with the neighbours, or keep the state."""
+        """Take a range of steps with the neighbours, or keep the state."""
         match instruction.phase:
             case "agent_steps":
                 if instruction.first != state.agent.step or instruction.last > self._known.iterations:
@@ -293,7 +293,9 @@ def accept(opened: Opened) -> Offer:
     """Nothing is shared in the clear; says what the run will cost, and refuses a cost that is not accepted here."""
     known = arrange(opened)
     gate_of(opened, known)
-    return Offer(warnings=(f"this run costs {spends(known)}",))
+    train, rows = opened.spec.settings(LdpDsboSpec), len(opened.table)
+    covered = Coverage(rows=rows, batch=min(train.batch, rows), sums=train.iterations, exact=train.noise is None)
+    return Offer(warnings=(f"this run costs {spends(known)}",), coverage=covered)
 
 
 def _labels(opened: Opened, train: LdpDsboSpec) -> NDArray[np.float64]:

@@ -17,8 +17,8 @@ class CurvatureSpec(Section):
     damping: Literal["floor", "eq12"] = "floor"
     """What a pair is damped towards: δ (`floor`), or γ_k as the paper prints it (`eq12`, about twice the rounds)."""
     scale: Literal["largest", "last"] = "largest"
-    """Curvature assumed where no pair has looked: the largest in memory, or the newest pair's γ_k as printed, which
-    can rebound by orders of magnitude."""
+    """Curvature assumed in directions that no pair covers: the largest in memory, or the newest pair's γ_k as printed,
+    which can rebound by orders of magnitude."""
     delta: float = Field(default=0.01, gt=0, lt=1e8)
     """δ, the floor of the curvature."""
     pair_every: int = Field(default=10, ge=1, le=100_000)
@@ -76,7 +76,7 @@ class AsysqnSpec(AlgorithmSettings):
     target: float | None = Field(default=None, gt=0)
     """End the run once the objective is within this of `optimum`; null makes all `steps`."""
     optimum: float | None = None
-    """f*, where it is known: how far the run is from it is then told. `target` counts from 0 without it."""
+    """f*, where it is known: the run then reports its distance from it. `target` counts from 0 without it."""
     watch_rows: int | None = Field(default=None, ge=1)
     """Training rows, fixed by the seed, on which the objective is watched; null takes all."""
     turn_seconds: float = Field(default=0.0, ge=0, le=3600)

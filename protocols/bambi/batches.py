@@ -1,6 +1,10 @@
 """Which rows a round of BAMBI reads: both roles derive the same rows from the run's public numbers, and list none."""
 
-from parley.numerics.streams import batch
+import math
+
+import numpy as np
+
+from parley.numerics.streams import batch, stream
 from parley.protocols.bambi.settings import BambiSpec
 from parley.spec.rows import Rows, RowSets
 
@@ -14,3 +18,27 @@ def lower_rows(settings: BambiSpec, rows: RowSets, seed: int, k: int, t: int) ->
 def upper_rows(settings: BambiSpec, rows: RowSets, seed: int, k: int) -> Rows:
     """Rows of upper batch k."""
     return batch(seed, "upper", k, 0, rows.upper, settings.upper.batch or len(rows.upper))
+
+
+def local_batches(settings: BambiSpec, rows: RowSets) -> int:
+    """How many different batches the exchanges of local rounds have: one, if it can hold all rows."""
+    local = settings.local
+    return 1 if len(rows.lower) <= local.rows else min(local.exchanges, math.ceil(local.total_epochs / local.epochs))
+
+
+def local_rows(settings: BambiSpec, rows: RowSets, seed: int, number: int) -> Rows:
+    """Rows of a batch of local rounds: even parts of the lower rows, which are put in another order for every pass."""
+    parts = math.ceil(len(rows.lower) / settings.local.rows)
+    if parts == 1:
+        return rows.lower
+    turn, part = divmod(number, parts)
+    # Raw words and a stable sort: numpy promises both across versions, so all organisations divide alike.
+    words = stream(seed, "local", turn).bit_generator.random_raw(len(rows.lower))
+    order = np.argsort(words, kind="stable")
+    first, last = (len(order) * edge // parts for edge in (part, part + 1))
+    return np.sort(rows.lower[order[first:last]])
+
+
+def steps_of_a_pass(settings: BambiSpec, count: int) -> int:
+    """Local steps that read `count` rows once."""
+    return max(1, count // settings.local.minibatch)

@@ -15,6 +15,8 @@ from parley.protocols.bambi.messages import (
     DirectionalForward,
     Gradient,
     LinearSystem,
+    LocalForward,
+    LocalWork,
     LowerForward,
     Outcome,
     Round,
@@ -65,8 +67,17 @@ def encode_instruction(number: int, release: Release[Round]) -> tuple[pb.Instruc
             message.curvature.alpha, message.curvature.beta = alpha, beta
             if solution is not None:
                 encode_tensor(solution, blobs, into=message.curvature.solution_product)
+        case LocalWork() as work:
+            _encode_work(message.local_work, blobs, work)
     _encode_ask(message, release.content.ask)
     return message, blobs
+
+
+def _encode_work(message: pb.LocalWork, blobs: Blobs, work: LocalWork) -> None:
+    encode_tensor(work.logits, blobs, into=message.logits)
+    encode_tensor(work.labels, blobs, into=message.classes if work.labels.ndim == 1 else message.target)
+    message.steps = work.steps
+    message.weights.extend(work.weights)
 
 
 def _encode_ask(message: pb.Instruction, ask: Ask) -> None:
@@ -80,6 +91,8 @@ def _encode_ask(message: pb.Instruction, ask: Ask) -> None:
         case CurvatureForward(k=k, system=system, iteration=iteration):
             forward = pb.CurvatureForward(k=k, system=_SYSTEMS[system], iteration=iteration)
             message.curvature_forward.CopyFrom(forward)
+        case LocalForward(k=k, batch=batch):
+            message.local_forward.CopyFrom(pb.LocalForward(k=k, batch=batch))
         case RowsForward(rows=rows, first=first, count=count):
             message.rows_forward.CopyFrom(pb.RowsForward(rows=_SETS[rows], first=first, count=count))
         case Checkpoint(k=k):
@@ -114,7 +127,21 @@ def _decode_outcome(message: pb.Instruction, blobs: Blobs) -> Outcome | None:
                 solution = decode_tensor(step.solution_product, blobs, name="curvature.solution_product", ndim=2)
             alpha, beta = _finite(step.alpha, "curvature.alpha"), _finite(step.beta, "curvature.beta")
             return CurvatureStep(product, alpha, beta, solution)
+        case "local_work":
+            return _decode_work(message.local_work, blobs)
     return None
+
+
+def _decode_work(work: pb.LocalWork, blobs: Blobs) -> LocalWork:
+    if work.HasField("classes") == work.HasField("target"):
+        raise MessageInvalid("local_work: either `classes` or `target` says what the labels are")
+    logits = decode_tensor(work.logits, blobs, name="local_work.logits", ndim=2)
+    if work.HasField("classes"):
+        labels = decode_tensor(work.classes, blobs, name="local_work.classes", kinds="u", ndim=1)
+    else:
+        labels = decode_tensor(work.target, blobs, name="local_work.target", ndim=2)
+    weights = tuple(_finite(weight, "local_work.weights") for weight in work.weights)
+    return LocalWork(logits, labels, work.steps, weights)
 
 
 def _decode_ask(message: pb.Instruction) -> Ask:
@@ -128,6 +155,8 @@ def _decode_ask(message: pb.Instruction) -> Ask:
         case "curvature_forward":
             forward = message.curvature_forward
             return CurvatureForward(_count(forward.k), named(_SYSTEMS, forward.system), forward.iteration)
+        case "local_forward":
+            return LocalForward(_count(message.local_forward.k), _count(message.local_forward.batch))
         case "rows_forward":
             rows = message.rows_forward
             return RowsForward(named(_SETS, rows.rows), _count(rows.first), _count(rows.count))

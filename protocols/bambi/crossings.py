@@ -46,12 +46,23 @@ CROSSINGS: tuple[Entry, ...] = (
         "only sums reach the coordinator",
         "all parties",
     ),
-    *control(
-        "bambi.v1.Instruction",
-        "round gradient coefficients curvature lower_forward upper_forward "
-        "directional_forward curvature_forward rows_forward checkpoint finish",
+    derived(
+        "bambi.v1.LocalWork.logits",
+        "sums over all parties, and noisy labels that were paid for",
+        "only sums reach the coordinator",
         "all parties",
     ),
+    derived("bambi.v1.LocalWork.classes", "labels", LABEL_PRIVACY, "all parties"),
+    derived("bambi.v1.LocalWork.target", "labels", LABEL_PRIVACY, "all parties"),
+    derived("bambi.v1.LocalWork.steps", "noisy labels that were paid for", "post-processing", "all parties"),
+    derived("bambi.v1.LocalWork.weights", "noisy labels that were paid for", "post-processing", "all parties"),
+    *control(
+        "bambi.v1.Instruction",
+        "round gradient coefficients curvature local_work lower_forward upper_forward "
+        "directional_forward curvature_forward local_forward rows_forward checkpoint finish",
+        "all parties",
+    ),
+    *control("bambi.v1.LocalForward", "k batch", "all parties"),
     *control("bambi.v1.LowerForward", "k t", "all parties"),
     *control("bambi.v1.UpperForward", "k", "all parties"),
     *control("bambi.v1.DirectionalForward", "k", "all parties"),
@@ -72,6 +83,14 @@ def statements(spec: RunSpec) -> Iterator[Statement]:
         f"its part of the scores of every row of every batch, {hidden}",
         ("bambi.v1.Embedding.sum", *addends(spec)),
     )
+    if train.hypergradient == "local":
+        yield Statement(
+            COORDINATOR,
+            "that sum and the noisy label of every row of a batch to all parties, and how far to go before the next "
+            f"exchange. {label_noise(spec)}",
+            tuple(f"bambi.v1.LocalWork.{name}" for name in ("logits", "classes", "target", "steps", "weights")),
+        )
+        return
     yield Statement(
         COORDINATOR,
         f"the gradient of the loss at that sum to all parties. {label_noise(spec)}",

@@ -46,7 +46,21 @@ class CurvatureStep:
     """L''(h) Σ_m S_m v_m / batch of the finished adjoint solution v."""
 
 
-Outcome = Gradient | Coefficients | CurvatureStep
+@dataclass(frozen=True)
+class LocalWork:
+    """What a party needs to work on its own until the next exchange."""
+
+    logits: Array
+    """Σ_m h_m where the local steps begin, (rows, columns)."""
+    labels: Array
+    """ỹ: noisy classes, (rows,), or noisy target rows, (rows, classes)."""
+    steps: int
+    """K."""
+    weights: tuple[float, ...] = ()
+    """How much to add of the moves between the last exchanges, the newest first."""
+
+
+Outcome = Gradient | Coefficients | CurvatureStep | LocalWork
 
 
 @dataclass(frozen=True)
@@ -81,6 +95,14 @@ class CurvatureForward:
 
 
 @dataclass(frozen=True)
+class LocalForward:
+    """Contribute embeddings of the rows of a local round."""
+
+    k: int
+    batch: int
+
+
+@dataclass(frozen=True)
 class RowsForward:
     """Contribute embeddings of rows of a set, for evaluation."""
 
@@ -89,7 +111,16 @@ class RowsForward:
     count: int
 
 
-Ask = LowerForward | UpperForward | DirectionalForward | CurvatureForward | RowsForward | Checkpoint | Finish
+Ask = (
+    LowerForward
+    | UpperForward
+    | DirectionalForward
+    | CurvatureForward
+    | LocalForward
+    | RowsForward
+    | Checkpoint
+    | Finish
+)
 
 
 def is_summed(ask: Ask) -> bool:

@@ -112,6 +112,32 @@ class ImplicitSpec(Section):
     """Let each party precondition with its own block; spares rounds and sends nothing."""
 
 
+class LocalSpec(Section):
+    """Local rounds: few exchanges, and many steps of every party on its own block between them.
+
+    How many steps, and how far to go on along earlier moves, the run chooses from how the joint loss falls.
+    """
+
+    exchanges: int = Field(default=50, ge=1, le=100_000)
+    """Most exchanges of a run; one where local work pays is done much sooner."""
+    rows: int = Field(default=8192, ge=1)
+    """Most rows of an exchange; a larger lower set is divided evenly among exchanges."""
+    epochs: int = Field(default=5, ge=1, le=1000)
+    """Most passes of a party over the rows of an exchange before the next one."""
+    total_epochs: int = Field(default=50, ge=1, le=100_000)
+    """Passes over the rows of exchanges after which a run ends."""
+    least_steps: int = Field(default=4, ge=1, le=10_000)
+    """Fewest local steps between two exchanges, K."""
+    minibatch: int = Field(default=256, ge=1)
+    """Rows of a local step."""
+    upper_step: float = Field(default=3e-3, gt=0)
+    """Step size of x (Adam) at the beginning of a round; it falls to zero until the next exchange."""
+    lower_step: float = Field(default=1e-2, gt=0)
+    """Step size of y (Adam) at the beginning of a round."""
+    message: Literal["half", "full"] = "half"
+    """Precision of the sums that go back to the parties; `half` spares bytes, `full` keeps the run's dtype."""
+
+
 class BambiSpec(AlgorithmSettings):
     """Vertical federated bilevel learning: an upper block x_m and a lower block y_m at each party."""
 
@@ -120,8 +146,9 @@ class BambiSpec(AlgorithmSettings):
     """This algorithm."""
     problem: Literal["hyper_representation", "hyper_parameters"] = "hyper_representation"
     """Learn embeddings (VFHRL) or regularisation coefficients (VFHO)."""
-    hypergradient: Literal["implicit", "zeroth_order", "zeroth_order_local"] = "implicit"
-    """`implicit` is exact and spends least; `zeroth_order` is unbiased; `zeroth_order_local` is the paper's, biased."""
+    hypergradient: Literal["implicit", "local", "zeroth_order", "zeroth_order_local"] = "implicit"
+    """`implicit` is exact; `local` needs the fewest exchanges where both levels have the same rows; `zeroth_order` is
+    unbiased; `zeroth_order_local` is the paper's, biased."""
     loss: Literal["softmax", "logistic", "squared"] = "softmax"
     """Loss of both levels on the summed embedding."""
     model: ModelSpec = ModelSpec()
@@ -140,10 +167,17 @@ class BambiSpec(AlgorithmSettings):
     """Settings of the zeroth-order modes."""
     implicit: ImplicitSpec = ImplicitSpec()
     """Settings of the implicit mode."""
+    local: LocalSpec = LocalSpec()
+    """Settings of local rounds."""
 
     @model_validator(mode="after")
     def _modes_fit(self) -> Self:
-        if self.lower.solver == "newton" and self.hypergradient != "implicit":
+        if self.hypergradient == "local" and self.problem != "hyper_representation":
+            raise ValueError(
+                "hypergradient local learns embeddings, where the direct term is the whole hyper-gradient: tune "
+                "coefficients with `hypergradient: implicit`"
+            )
+        if self.lower.solver == "newton" and self.hypergradient.startswith("zeroth_order"):
             raise ValueError(
                 f"hypergradient {self.hypergradient} differentiates through gradient steps: "
                 "write `lower: {solver: sgd}`"
@@ -158,6 +192,14 @@ class BambiSpec(AlgorithmSettings):
                 "`labels: {mechanism: off}` to send exact gradients, or use a classification loss"
             )
 
+    def check_split(self, lower: str | float, upper: str | float) -> None:
+        """Refuse local rounds on different rows: there the direct term is not the hyper-gradient."""
+        if self.hypergradient == "local" and upper not in ("lower", lower if isinstance(lower, str) else None):
+            raise ValueError(
+                "hypergradient local is for levels with the same rows: write `split: {upper: lower}`, or take "
+                "`hypergradient: implicit`"
+            )
+
     @property
     def embeds(self) -> bool:
         """Whether a network makes the embedding; otherwise it is the features themselves."""
@@ -166,9 +208,9 @@ class BambiSpec(AlgorithmSettings):
     @property
     def run_length(self) -> int:
         """Iterations of the whole run."""
-        return self.upper.steps
+        return self.local.exchanges if self.hypergradient == "local" else self.upper.steps
 
     @property
     def trajectories(self) -> int:
         """The base trajectory and its perturbed copies, Q + 1."""
-        return 1 if self.hypergradient == "implicit" else 1 + self.zeroth_order.directions
+        return 1 + self.zeroth_order.directions if self.hypergradient.startswith("zeroth_order") else 1

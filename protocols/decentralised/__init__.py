@@ -1,1 +1,1 @@
-"""What the decentralised algorithms share: the clock's stretches, and vectors between neighbours."""
+"""What the decentralised algorithms share: the clock's ranges of steps, and vectors between neighbours."""

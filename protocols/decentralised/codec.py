@@ -1,4 +1,4 @@
-"""The clock of a decentralised run as protos: stretches of steps down, measures up. Only releases are encoded."""
+"""The clock of a decentralised run as protos: ranges of steps down, measures up. Only releases are encoded."""
 
 from collections import deque
 

@@ -1,6 +1,6 @@
-"""What the clock of a decentralised run says, and the network that everybody derives from the spec.
+"""What the clock of a decentralised run sends, and the network that everybody derives from the spec.
 
-The coordinator sends stretches of steps and gets acknowledgements and secure sums of measures; vectors pass between
+The coordinator sends ranges of steps and gets acknowledgements and secure sums of measures; vectors pass between
 parties only.
 """
 
@@ -30,7 +30,7 @@ class StepRange(PhasedRound):
 
 @dataclass(frozen=True)
 class PeerTraffic:
-    """What one party has said to its neighbours; nothing of its data."""
+    """How much one party has sent to its neighbours; nothing of its data."""
 
     party: int
     messages: int

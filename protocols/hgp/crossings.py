@@ -39,6 +39,7 @@ def statements(spec: RunSpec) -> Iterator[Statement]:
     )
     yield Statement(
         PARTIES,
-        f"its losses, mistakes, numbers of rows and the norm of its hyper-gradient, {only_the_sum(spec)}",
+        "its losses, mistakes, numbers of rows, the norm of its hyper-gradient and how far its neighbours' estimates "
+        f"are from its own, {only_the_sum(spec)}",
         ("decentralised.v1.Measures.sum", *addends(spec)),
     )

@@ -132,11 +132,11 @@ class HgpSpec(AlgorithmSettings):
     outer: OuterSpec = OuterSpec()
     """What is done with it."""
     delivery: Literal["synchronous", "robust"] = "synchronous"
-    """Wait for every portion, or send running totals, which keep averages exact over links that lose messages."""
+    """Trust the links, or send running totals again until they are there: exact over links that lose messages."""
     patience_seconds: float = Field(default=0.2, gt=0, le=3600)
-    """How long a robust step waits for a message before it goes on without it."""
+    """Robust: a party that has got nowhere for so long sends again what its neighbours may have missed."""
     stretch: int = Field(default=1000, ge=1, le=100_000)
-    """Most steps that the parties take among themselves between two words with the coordinator."""
+    """Most steps that the parties take among themselves between two messages of the coordinator."""
 
     @model_validator(mode="after")
     def _bounded(self) -> Self:
@@ -145,7 +145,7 @@ class HgpSpec(AlgorithmSettings):
         if isinstance(self.task, InfluenceSpec) and self.outer.steps != 1:
             raise ValueError("the influence of rows is one hyper-gradient: leave outer.steps at 1")
         if self.delivery == "robust" and self.has_hyper and self.hyper.form == "reinit":
-            raise ValueError("robust delivery needs `form: track`: mass that is late may not fall into another round")
+            raise ValueError("robust delivery needs `form: track`, whose weights it can check")
         return self
 
     def check(self, privacy: ProtectionSpec, parties: list[str]) -> None:  # noqa: ARG002 (the coordinator sees secure sums of measures alone.)

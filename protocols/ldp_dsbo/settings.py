@@ -148,7 +148,7 @@ class LdpDsboSpec(AlgorithmSettings):
     bounds: BoundsSpec = BoundsSpec()
     """What is enforced in `hyper_parameters`; meta-learning has bounds of its own under `task`."""
     stretch: int = Field(default=100, ge=1, le=100_000)
-    """Most steps that the parties take among themselves between two words with the coordinator."""
+    """Most steps that the parties take among themselves between two messages of the coordinator."""
 
     _names = field_validator("classes", mode="before")(class_names)
 

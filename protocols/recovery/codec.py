@@ -1,6 +1,7 @@
 """Steps of sums that go on without a lost party, as protos. Only releases are encoded."""
 
 from collections.abc import Iterable, Mapping
+from typing import Any
 
 from parley.contracts.aggregation.v1 import aggregation_pb2 as pb
 from parley.privacy.dropout import SEALED_BYTES, Disclosure
@@ -17,9 +18,26 @@ from parley.privacy.recovery import (
 )
 from parley.privacy.release import Release, bitmap
 from parley.privacy.shamir import SHARE_BYTES, Share, SharesInconsistent
-from parley.protocols.tensor.codec import MessageInvalid
+from parley.privacy.transcript import digest_of
+from parley.protocols.tensor.codec import Blobs, MessageInvalid
 
 MOST_PARTIES = 64
+STEP = "recovery"
+"""The field of an instruction that holds a step of its sum, for one participant."""
+
+
+def has_step(instruction: Any) -> bool:
+    """Whether an instruction is a step of a sum with recovery."""
+    return STEP in instruction.DESCRIPTOR.fields_by_name and bool(instruction.HasField(STEP))
+
+
+def common_digest(instruction: Any, blobs: Blobs) -> bytes:
+    """SHA-256 of what an instruction says to all participants of its sum: the step, and its number, are left out."""
+    common = type(instruction)()
+    common.CopyFrom(instruction)
+    common.ClearField(STEP)
+    common.ClearField("round")
+    return digest_of(common.SerializeToString(deterministic=True), blobs)
 
 
 def encode_step(release: Release[RecoveryStep]) -> pb.RecoveryStep:
@@ -27,9 +45,9 @@ def encode_step(release: Release[RecoveryStep]) -> pb.RecoveryStep:
     match release.content:
         case AskKey():
             return pb.RecoveryStep(key=pb.RoundKeyStep())
-        case AskShares(sum_id, keys):
+        case AskShares(sum_id, keys, instruction):
             listed = [pb.RoundKey(party=party, public_key=keys[party]) for party in sorted(keys)]
-            return pb.RecoveryStep(sum_id=sum_id, shares=pb.SharesStep(keys=listed))
+            return pb.RecoveryStep(sum_id=sum_id, shares=pb.SharesStep(keys=listed, instruction=instruction))
         case AskValues(sum_id, sealed):
             return pb.RecoveryStep(sum_id=sum_id, values=pb.ValuesStep(shares=_sealed(sealed)))
         case AskDisclosure(sum_id, survivors):
@@ -43,7 +61,7 @@ def decode_step(message: pb.RecoveryStep) -> RecoveryStep:
             return AskKey()
         case "shares":
             keys = _by_party(((key.party, key.public_key) for key in message.shares.keys), KEY_BYTES, "round key")
-            return AskShares(message.sum_id, keys)
+            return AskShares(message.sum_id, keys, message.shares.instruction)
         case "values":
             return AskValues(message.sum_id, _opened(message.values.shares))
         case "disclosure":

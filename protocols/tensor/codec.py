@@ -24,6 +24,8 @@ _TYPES: dict[int, np.dtype[Any]] = {
     pb.ELEMENT_TYPE_INT64: np.dtype("<i8"),
     pb.ELEMENT_TYPE_UINT64: np.dtype("<u8"),
     pb.ELEMENT_TYPE_UINT32: np.dtype("<u4"),
+    pb.ELEMENT_TYPE_FLOAT16: np.dtype("<f2"),
+    pb.ELEMENT_TYPE_UINT8: np.dtype("u1"),
 }
 _CODES: dict[np.dtype[Any], Any] = {dtype: code for code, dtype in _TYPES.items()}
 

@@ -10,14 +10,15 @@ from typing import Any
 
 from parley.contracts.coordinator.v1 import coordinator_service_pb2, coordinator_service_pb2_grpc
 from parley.contracts.run.v1 import run_service_pb2, run_service_pb2_grpc
+from parley.privacy.evaluations import open_register
 from parley.privacy.ledger import open_ledger
-from parley.privacy.noise import read_or_create_key
 from parley.services.coordinator.alignment import REFUSALS, AlignmentRunner, chosen_rows
 from parley.services.coordinator.async_registry import AsyncRegistry
 from parley.services.coordinator.config import CoordinatorConfig
 from parley.services.coordinator.database_threads import DatabaseThreads
 from parley.services.coordinator.fleet import Fleet
 from parley.services.coordinator.labels import LabelStore
+from parley.services.coordinator.permissions import ClientPolicy
 from parley.services.coordinator.programs import ProgramFactory
 from parley.services.coordinator.refusals import CATALOGUE
 from parley.services.coordinator.registry import open_registry
@@ -28,8 +29,10 @@ from parley.services.coordinator.web import WebRuns, web_page
 from parley.services.wire.authorisation import HEALTH, REFLECTION, Policy
 from parley.services.wire.certificates import load_identity
 from parley.services.wire.configuration import ConfigInvalid, load_config
+from parley.services.wire.key_commands import noise_key
 from parley.services.wire.process import run, serve
 from parley.services.wire.refusals import BoundaryInterceptor
+from parley.services.wire.revocation import Standing
 from parley.services.wire.state_directory import prepare_state
 from parley.services.wire.transport import add_health_and_reflection, listen, make_server
 from parley.storage.failures import StorageFailed
@@ -61,17 +64,20 @@ async def main(given: argparse.Namespace) -> None:
     prepare_state(config.state)
     lease = take_lease(config.database_url, config.name)
     recorded, ledger = open_registry(config.database_url), open_ledger(config.database_url)  # or nothing is touched
+    evaluations = open_register(config.database_url)
     token, threads = secrets.token_hex(16), DatabaseThreads()
     recorded.claim(token)
     registry = AsyncRegistry(recorded, threads)
     fleet = Fleet(config.identity, config.parties)
-    key = read_or_create_key(config.state / "label-noise.key")
+    key = noise_key(config.key_command, config.state / "label-noise.key")
     labels = LabelStore(config.labels, functools.partial(chosen_rows, AlignmentStore(config.state), config.name))
-    runs = RunSupervisor(registry, fleet, labels, ProgramFactory(labels, ledger, key), config.runs)
+    programs = ProgramFactory(labels, ledger, key, evaluations)
+    runs = RunSupervisor(registry, fleet, labels, programs, config.runs)
     alignments = AlignmentRunner(config.name, config.state, config.labels, fleet)
-    server = make_server(BoundaryInterceptor(POLICY, {**CATALOGUE, **REFUSALS}))
+    policy, standing = ClientPolicy(POLICY.methods, config.clients), Standing(config.identity)
+    server = make_server(BoundaryInterceptor(policy, {**CATALOGUE, **REFUSALS}, standing))
     run_service_pb2_grpc.add_RunServiceServicer_to_server(
-        RunServicer(runs, registry, fleet, LedgerReports(registry, ledger, threads), alignments), server
+        RunServicer(runs, registry, fleet, LedgerReports(registry, ledger, evaluations, threads), alignments), server
     )
     parties = PartiesServicer(fleet, registry, runs)
     coordinator_service_pb2_grpc.add_CoordinatorServiceServicer_to_server(parties, server)
@@ -86,6 +92,7 @@ async def main(given: argparse.Namespace) -> None:
     finally:
         pruning.cancel()
         ledger.close()  # first: a run that waits for the database in a thread gives up
+        evaluations.close()
         await runs.stop()
         await fleet.close()
         threads.close()

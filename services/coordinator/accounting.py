@@ -55,7 +55,7 @@ class WorkTally:
 
 
 class UnwrittenFigures:
-    """The newest value of each metric that no event tells yet, with its iteration."""
+    """The newest value of each metric that is in no event yet, with its iteration."""
 
     def __init__(self) -> None:
         self._newest: dict[str, tuple[int, float]] = {}
@@ -75,5 +75,5 @@ class UnwrittenFigures:
         return [Report(k, found[k]) for k in sorted(found)]
 
     def written(self, report: Report) -> None:
-        """An event tells what a report measured."""
+        """What a report measured is in an event now."""
         self._newest = {name: (k, value) for name, (k, value) in self._newest.items() if k != report.k}

@@ -39,7 +39,7 @@ from parley.tables.identities import (
 from parley.tables.loading import id_digest, load_ids
 
 ANSWER_SECONDS = 1800.0
-"""Longest wait for a party's next word; one that is gone shows sooner, by keepalive."""
+"""Longest wait for a party's next message; keepalive finds one that is gone sooner."""
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
 
 REFUSALS: Catalogue = {
@@ -198,7 +198,7 @@ class AlignmentRunner:
                 while answer.wants_points:
                     points = (await stream.expect("evaluated_ids")).points
                     taken = await asyncio.to_thread(answer.take_points, work.leader, points, workers)
-                    done += taken  # only now: other parties' batches were counted meanwhile
+                    done += taken  # read anew: batches of other parties were counted during the await
                     report(Progress("comparing", done, total))
                 while answer.wants_slots:
                     part = await stream.expect("table_slots")
@@ -229,7 +229,7 @@ class AlignmentRunner:
         commit = pb.IntersectRequest(commit=pb.Commit(id_digest=bytes.fromhex(alignment.digest)))
         await _all(stream.send([commit]) for stream in streams)
         await _all(stream.expect("committed") for stream in streams)
-        # Last: a name that is stored here is stored everywhere, and may be used again if it is not.
+        # Last, so that a name that is stored here is stored everywhere; until then it can be used again.
         await asyncio.to_thread(self._alignments.save, alignment)
         tables = [
             HeldTable(self._coordinator, order.labels, own.total, own.missing, own.duplicates, len(own.ids)),
@@ -318,7 +318,7 @@ async def _all(calls: Iterable[Any]) -> list[Any]:
 
 
 async def followed(runner: AlignmentRunner, order: Order) -> AsyncIterator[Progress | Result]:
-    """Progress of an alignment, and at last its result; whoever stops listening ends it."""
+    """Progress of an alignment, and at last its result; the alignment ends if the client stops listening."""
     news: asyncio.Queue[Progress | None] = asyncio.Queue()
     aligning = asyncio.create_task(runner.align(order, news.put_nowait))
     aligning.add_done_callback(lambda _: news.put_nowait(None))

@@ -1,10 +1,29 @@
 """A coordinator's configuration, read once at the start."""
 
-from pydantic import Field
+import ipaddress
+import math
+from typing import Literal, Self, get_args
 
+from pydantic import Field, model_validator
+
+from parley.privacy.dataset_ledger import DatasetTerms
+from parley.privacy.evaluations import EvaluationPolicy
 from parley.services.wire.configuration import FilePath
 from parley.services.wire.table_sources import TableSource
 from parley.spec.section import Section
+
+Permission = Literal["start", "watch", "cancel", "predict", "ledger", "administer"]
+Permissions = tuple[Permission, ...]
+ALL_PERMISSIONS: Permissions = get_args(Permission)
+
+
+class LabelBudget(Section):
+    """What all runs together may spend on any one label."""
+
+    epsilon: float = Field(default=10.0, gt=0, lt=math.inf)
+    """Largest ε of one label over all runs; noise that is drawn once is paid for once."""
+    delta: float = Field(default=1e-6, ge=0, lt=0.1)
+    """δ at which releases are composed; 0 adds up pure ε only."""
 
 
 class LabelConfig(TableSource):
@@ -14,6 +33,45 @@ class LabelConfig(TableSource):
     """Column that names the rows; `id` if left out."""
     column: str = "label"
     """Column with the labels."""
+    budget: LabelBudget = LabelBudget()
+    """What all runs together may spend on any one label; a run that would pass it is refused."""
+    changed_labels: Literal["refuse", "charge"] = "refuse"
+    """A label that has changed since it was released: refuse the run, or charge the record a second time."""
+    unprotected: Literal["refuse", "allow"] = "allow"
+    """Whether runs may say `labels: {mechanism: off}`; the data set's account tells it ever after."""
+    minimum_evaluation: int = Field(default=20, ge=1)
+    """Fewest rows that a figure on true labels is over; two test sets of runs differ by as many rows, or not at all."""
+    test_sets_per_row: int = Field(default=100, ge=1)
+    """Most different test sets, over all runs, that one row may be in."""
+    evaluations_per_row: int = Field(default=100_000, ge=1)
+    """Most evaluations, over all runs, that one row may be in."""
+    evaluation_epsilon: float | None = Field(default=None, gt=0)
+    """ε of each evaluation: accuracy leaves with noise, and no other figure; exact figures leave if left out."""
+    evaluation_budget: float = Field(default=10.0, gt=0)
+    """Most ε that evaluations may spend on one row's label, over all runs (evaluation_epsilon)."""
+
+    @property
+    def terms(self) -> DatasetTerms:
+        """The same, as the ledger takes it."""
+        return DatasetTerms(self.budget.epsilon, self.budget.delta, self.changed_labels, self.unprotected)
+
+    @property
+    def evaluation(self) -> EvaluationPolicy:
+        """The same for `parley.privacy.evaluations`."""
+        return EvaluationPolicy(
+            self.minimum_evaluation,
+            self.test_sets_per_row,
+            self.evaluations_per_row,
+            self.evaluation_epsilon,
+            self.evaluation_budget,
+        )
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
 
 
 class PartyAddress(Section):
@@ -32,6 +90,18 @@ class WebConfig(Section):
     """File with the token that a browser must show; made in `state` if left out."""
     insecure_http: bool = False
     """Serve plain HTTP instead of HTTPS with the coordinator's certificate, for a proxy on the same machine."""
+    permissions: Permissions = ALL_PERMISSIONS
+    """What whoever has the token may do; all that the page offers if left out."""
+
+    @model_validator(mode="after")
+    def _clear_text_stays_here(self) -> Self:
+        host = self.listen.rpartition(":")[0].strip("[]")
+        if self.insecure_http and not _is_loopback(host):
+            raise ValueError(
+                "`insecure_http` sends token and page in the clear: `listen` on 127.0.0.1 or [::1], and let a proxy on "
+                "this machine speak TLS"
+            )
+        return self
 
 
 class CoordinatorConfig(Section):
@@ -47,10 +117,14 @@ class CoordinatorConfig(Section):
     """Directory for the database and the label key."""
     database: str | None = None
     """SQLAlchemy URL; a SQLite file in `state` if left out."""
+    key_command: tuple[str, ...] | None = Field(default=None, min_length=1)
+    """Command that prints the key of label noise, 64 hexadecimal digits; a file in `state` if left out."""
     parties: dict[str, PartyAddress]
     """The address book: parties by name."""
     labels: dict[str, LabelConfig]
     """Label tables by name."""
+    clients: dict[str, Permissions] = Field(default_factory=dict)
+    """What each client may do, by the name in its certificate; a client that is not named may do nothing."""
     runs: int = Field(default=16, ge=1, le=1024)
     """Most runs at once."""
     retention_days: float | None = Field(default=None, gt=0, le=366_000)

@@ -1,4 +1,4 @@
-"""Calls to a database off the event loop: one that is slow, away or frozen holds up whoever asks it, nobody else."""
+"""Calls to a database off the event loop: a slow, absent or frozen database holds up its callers and nobody else."""
 
 import asyncio
 import functools
@@ -65,7 +65,7 @@ class DatabaseThreads:
         *arguments: Arguments.args,
         **named: Arguments.kwargs,
     ) -> Result:
-        """Write, again and again while the database is away, for so long; a try that has begun is never abandoned.
+        """Write, and try again for so long while the database is away; a try that has begun is never abandoned.
 
         The function must do nothing the second time if the first has been committed.
         """
@@ -79,7 +79,7 @@ class DatabaseThreads:
                 if time.monotonic() + delay > deadline:
                     raise
             finally:
-                # A cancelled run must not write after whoever cancelled it: a late RUNNING would stand for ever.
+                # A run that is cancelled finishes its write: a RUNNING after the CANCELLED would never be corrected.
                 await asyncio.wait([writing])
             await asyncio.sleep(delay)
             delay = min(2 * delay, LONGEST_WAIT_SECONDS)

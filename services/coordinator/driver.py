@@ -12,6 +12,7 @@ from google.protobuf.message import Message
 
 from parley.coordinator.programs import AnsweringProgram, CommonRows, KeepingProgram, PausingProgram, Program, Report
 from parley.privacy.ledger import BudgetExhausted, LedgerUnusable
+from parley.privacy.receipts import LedgerHead
 from parley.protocols.tensor.codec import Blobs, MessageInvalid
 from parley.services.coordinator.accounting import UnwrittenFigures, WorkTally
 from parley.services.coordinator.async_registry import AsyncRegistry
@@ -105,7 +106,7 @@ class RunDriver:
             await session.open()
             first = session.opened[0]
             rows = CommonRows(first.rows, first.id_digest, session.names[0])
-            await self._compute(self._programs.check, self._spec, rows)
+            await self._compute(self._programs.check, self._spec, self.run_id, rows)
         except BaseException:
             await session.close()
             raise
@@ -208,6 +209,7 @@ class RunDriver:
         try:
             await self._rounds(session, program, done)
         except BudgetExhausted:
+            session.ledger = await self._ledger_head()
             await session.exchange(program.gate.release(program.finish))
             await self._note_privacy()
             raise
@@ -243,6 +245,8 @@ class RunDriver:
                 await asyncio.sleep(pausing.pause_seconds(current))
             if self._refusal is not None:
                 raise self._refusal
+            if current.keeps != "nothing":
+                session.ledger = await self._ledger_head()
             before = set(session.left)
             total = await session.exchange(program.gate.release(current))
             for party in sorted(session.left.keys() - before):
@@ -298,6 +302,11 @@ class RunDriver:
             await self._write_figures(STOP_SECONDS)
         except (StorageFailed, NotTheWriter) as failure:
             logger.warning("the last figures of run %s are not written: %s", self.run_id, failure)
+
+    async def _ledger_head(self) -> LedgerHead:
+        """What the parties sign with their receipts: the newest entry of the run's label ledger."""
+        spent = await self._compute(self._programs.spent, self.run_id, self._spec.wait_seconds)
+        return LedgerHead() if spent is None else LedgerHead(spent.entries, bytes.fromhex(spent.head))
 
     async def _note_privacy(self) -> None:
         """Tell what labels have cost so far, if that has changed."""

@@ -4,10 +4,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from parley.coordinator.labels import LabelKind, LabelsMissing
+from parley.privacy.dataset_ledger import DatasetTerms
 from parley.services.coordinator.config import LabelConfig
 from parley.spec.run import RunSpec
 from parley.tables.identities import RowChoice
-from parley.tables.loading import Labels, load_labels
+from parley.tables.loading import Labels, id_digest, load_labels
 
 
 @dataclass(frozen=True)
@@ -28,6 +29,24 @@ class LabelStore:
                 "add the table to the coordinator's configuration"
             )
         return self._read(name, self.tables[name], kind, self.choose(spec))
+
+    def terms(self, spec: RunSpec) -> DatasetTerms:
+        """What the owner of a run's labels allows over all runs."""
+        known = self.tables.get(spec.label_table)
+        return DatasetTerms() if known is None else known.terms
+
+    def row_names(self, spec: RunSpec, table: str, rows: int, digest: bytes) -> list[str]:
+        """What to call the rows of a prediction: by id where this coordinator has the ids itself, else by number.
+
+        Parties tell no ids. They have told the number of their rows and one digest of all ids; rows are in the order
+        of their ids everywhere, so a label table with that digest has the same rows in the same order.
+        """
+        for name, only in ((table, None), (spec.label_table, self.choose(spec)), (spec.label_table, None)):
+            if name in self.tables:
+                ids = self._read(name, self.tables[name], "classes", only).ids
+                if len(ids) == rows and bytes.fromhex(id_digest(ids)) == digest:
+                    return [str(identity) for identity in ids]
+        return [f"#{row}" for row in range(rows)]
 
     def _read(self, name: str, config: LabelConfig, kind: LabelKind, only: RowChoice | None) -> Labels:
         stamp, known = config.stamp(), self._loaded.get((name, kind, only))

@@ -1,7 +1,11 @@
 """The coordinator sides of the algorithms that are installed here, with the labels that their programs read."""
 
+import json
+
+from parley.coordinator.evaluations import EvaluationAccess
 from parley.coordinator.labels import LabelAccess
 from parley.coordinator.programs import CommonRows, CoordinatorAlgorithm, Predictor, Program
+from parley.privacy.evaluations import EvaluationRegister
 from parley.privacy.ledger import Ledger
 from parley.services.coordinator.labels import LabelStore
 from parley.spec.algorithms import algorithm_named
@@ -18,16 +22,17 @@ def coordinator_side(spec: RunSpec) -> CoordinatorAlgorithm:
 class ProgramFactory:
     """Makes the program of a run: data checked, labels loaded."""
 
-    def __init__(self, labels: LabelStore, ledger: Ledger, noise_key: bytes) -> None:
-        self._labels, self._ledger, self._noise_key = labels, ledger, noise_key
+    def __init__(self, labels: LabelStore, ledger: Ledger, noise_key: bytes, register: EvaluationRegister) -> None:
+        self._labels, self._ledger, self._noise_key, self._register = labels, ledger, noise_key, register
 
-    def check(self, spec: RunSpec, rows: CommonRows) -> None:
-        """Refuse labels or networks that do not fit the run; changes and spends nothing."""
-        coordinator_side(spec).check(spec, self._access(spec, ""), rows)
+    def check(self, spec: RunSpec, run_id: str, rows: CommonRows) -> None:
+        """Refuse labels, networks or evaluations that do not fit the run; changes and spends nothing."""
+        access = self._access(spec, "", self._evaluations(spec, run_id, only_checks=True))
+        coordinator_side(spec).check(spec, access, rows)
 
     def make(self, spec: RunSpec, run_id: str) -> Program:
         """The program of a run."""
-        return coordinator_side(spec).program(spec, self._access(spec, run_id))
+        return coordinator_side(spec).program(spec, self._access(spec, run_id, self._evaluations(spec, run_id)))
 
     def spent(self, run_id: str, seconds: float) -> RunPrivacy | None:
         """What a run's labels have cost so far; None if it has released nothing. Waits so long for the database."""
@@ -44,6 +49,19 @@ class ProgramFactory:
         make = coordinator_side(spec).predictor
         return None if make is None else make(spec, self._access(spec, run_id))
 
-    def _access(self, spec: RunSpec, run_id: str) -> LabelAccess:
+    def _access(self, spec: RunSpec, run_id: str, evaluations: EvaluationAccess | None = None) -> LabelAccess:
         ledger = self._ledger.patient(spec.wait_seconds)  # a run outlasts an outage of the database
-        return LabelAccess(spec, run_id, self._labels.load, ledger, self._noise_key)
+        terms = self._labels.terms(spec)
+        return LabelAccess(
+            spec, run_id, self._labels.load, ledger, self._noise_key, evaluations=evaluations, terms=terms
+        )
+
+    def _evaluations(self, spec: RunSpec, run_id: str, *, only_checks: bool = False) -> EvaluationAccess | None:
+        """How figures on true labels leave; None where the coordinator has no such labels."""
+        config = self._labels.tables.get(spec.label_table)
+        if config is None:
+            return None
+        table = json.dumps([str(config.path or config.url), config.query, config.table, config.column])
+        return EvaluationAccess(
+            self._register, config.evaluation, table, run_id, self._noise_key, only_checks, spec.wait_seconds
+        )

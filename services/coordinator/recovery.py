@@ -1,8 +1,8 @@
 """Rounds that go on without a lost party: the coordinator's side of `parley.privacy.recovery`.
 
 A party that is lost, or does not answer by the deadline, has left: it is asked for nothing more in this session. Where
-fewer parties are left than a sum needs, the loss is told as it is without recovery, and the run goes back to its last
-checkpoint.
+fewer parties are left than a sum needs, the loss is raised as in a run without recovery, and the run goes back to its
+last checkpoint.
 """
 
 import asyncio
@@ -19,7 +19,7 @@ from parley.privacy.dropout import RoundKeys
 from parley.privacy.recovery import AskDisclosure, AskKey, AskShares, AskValues, RecoveryStep, ShareBundle
 from parley.privacy.release import ClearRelayGate, members
 from parley.protocols.protocol import RecoveryCodec, SettledSum
-from parley.protocols.recovery.codec import encode_step
+from parley.protocols.recovery.codec import common_digest, encode_step
 from parley.protocols.rounds import RecoverableRound
 from parley.protocols.tensor.codec import Blobs
 from parley.services.coordinator.fleet import PartyLost, PartyRefused
@@ -58,7 +58,7 @@ class RecoverableRounds:
     spec: RunSpec
     session_id: str
     settled: Mapping[SumName, tuple[int, ...]] = field(default_factory=dict)
-    """Sums that an attempt before may have opened: made again, they are over the same parties or not at all."""
+    """Sums that an earlier attempt may have opened; they may be made again over the same parties only."""
     left: dict[int, PartyLost] = field(default_factory=dict)
     _keys: dict[int, bytes] = field(default_factory=dict)
     _sums: int = 0
@@ -73,7 +73,7 @@ class RecoverableRounds:
             return None
         again = self.settled.get((asked.phase, asked.k))
         asked = asked if again is None else asked.among(again)
-        keys, bundles = await self._share(asked.bare())
+        keys, bundles = await self._share(asked)
         asked = asked.among(tuple(sorted(keys.participants)))
         addends = await self._ask(asked, {party: _values(keys.round_id, party, bundles) for party in bundles})
         if len(addends) < (keys.threshold if again is None else len(again)):
@@ -89,23 +89,28 @@ class RecoverableRounds:
         return SurvivorsSum(total, len(addends))
 
     async def _share(self, asked: RecoverableRound) -> tuple[RoundKeys, Mapping[int, ShareBundle]]:
-        """Round keys of everyone who is left and their sealed shares; who is lost meanwhile is left out."""
+        """Round keys and sealed shares of everyone who is left; begins again if somebody is lost meanwhile."""
+        bare = asked.bare()
         while True:
             present = self._enough(asked)
             keyless = [party for party in present if party not in self._keys]
             if keyless:
-                offers = await self._ask(asked.among(present), dict.fromkeys(keyless, AskKey()))
+                offers = await self._ask(bare.among(present), dict.fromkeys(keyless, AskKey()))
                 self._keys |= {party: offer.public_key for party, offer in offers.items()}
                 present = self._enough(asked)
             self._sums += 1
             names = {party: self.spec.parties[party].name for party in present}
             public_keys = {party: self._keys.pop(party) for party in present}
             keys = RoundKeys(self.session_id, 0, self._sums, self._needed(len(present)), names, public_keys)
-            step = AskShares(self._sums, public_keys)
-            bundles = await self._ask(asked.among(present), dict.fromkeys(present, step))
+            step = AskShares(self._sums, public_keys, self._digest(asked.among(present)))
+            bundles = await self._ask(bare.among(present), dict.fromkeys(present, step))
             if len(bundles) == len(present):
                 self._check_bundles(bundles)
                 return keys, bundles
+
+    def _digest(self, asked: RecoverableRound) -> bytes:
+        """What the instruction that will ask for values says to all participants: their shares are sealed to it."""
+        return common_digest(*self.program.encode(0, self.program.gate.release(asked)))
 
     async def _ask(self, asked: RecoverableRound, steps: Mapping[int, RecoveryStep | None]) -> dict[int, Any]:
         """One round trip with the parties of `steps`; the answers of those who are not lost by it."""
@@ -150,7 +155,7 @@ class RecoverableRounds:
 
 
 def merge_settled(reports: Iterable[Iterable[SettledSum]]) -> dict[SumName, int]:
-    """What the parties know of sums that were opened before: of a sum, each tells the same or nothing."""
+    """What the parties report of sums that were opened before; those that know of a sum must agree."""
     found: dict[SumName, int] = {}
     for phase, k, participants in itertools.chain.from_iterable(reports):
         if found.setdefault((phase, k), participants) != participants:

@@ -2,9 +2,13 @@
 
 from parley.coordinator.labels import LabelsMissing
 from parley.numerics.networks import NetworkError
+from parley.privacy.dataset_ledger import RecordsChanged, UnprotectedRefused
+from parley.privacy.evaluations import EvaluationRefused, EvaluationsSpent
 from parley.privacy.ledger import BudgetExhausted, LedgerBroken, LedgerUnusable, RunNotOpen
+from parley.privacy.pairwise import SumDoesNotOpen
 from parley.protocols.refusals import Catalogue, Refusal
 from parley.services.coordinator.fleet import PartyLost, PartyRefused, PartyUnknown
+from parley.services.coordinator.permissions import NotPermitted
 from parley.services.coordinator.registry import RunUnknown
 from parley.services.coordinator.runs import PredictionRefused, RunActive, RunEnded, RunUnfinished, TooManyRuns
 from parley.services.coordinator.sessions import ColumnsDiffer
@@ -14,6 +18,7 @@ from parley.storage.failures import StorageAway, StorageDamaged, StorageFailed
 from parley.tables.errors import RowsDiffer, TableError
 
 CATALOGUE: Catalogue = {
+    NotPermitted: Refusal("PERMISSION_DENIED", "NOT_PERMITTED"),
     SpecInvalid: Refusal("INVALID_ARGUMENT", "SPEC_INVALID"),
     NetworkError: Refusal("INVALID_ARGUMENT", "NETWORK_REFUSED"),
     RowsUnavailable: Refusal("INVALID_ARGUMENT", "SPEC_INVALID"),
@@ -22,6 +27,7 @@ CATALOGUE: Catalogue = {
     PartyRefused: Refusal("FAILED_PRECONDITION", "PARTY_REFUSED"),
     RowsDiffer: Refusal("FAILED_PRECONDITION", "ROWS_DIFFER"),
     ColumnsDiffer: Refusal("FAILED_PRECONDITION", "COLUMNS_DIFFER"),
+    SumDoesNotOpen: Refusal("FAILED_PRECONDITION", "SUM_DOES_NOT_OPEN"),
     LabelsMissing: Refusal("NOT_FOUND", "LABELS_MISSING"),
     TableError: Refusal("FAILED_PRECONDITION", "LABELS_INVALID"),
     RunUnknown: Refusal("NOT_FOUND", "RUN_UNKNOWN"),
@@ -31,7 +37,11 @@ CATALOGUE: Catalogue = {
     RunUnfinished: Refusal("FAILED_PRECONDITION", "RUN_UNFINISHED"),
     PredictionRefused: Refusal("FAILED_PRECONDITION", "PREDICTION_REFUSED"),
     TooManyRuns: Refusal("RESOURCE_EXHAUSTED", "TOO_MANY_RUNS"),
+    RecordsChanged: Refusal("FAILED_PRECONDITION", "LABELS_CHANGED"),
+    UnprotectedRefused: Refusal("PERMISSION_DENIED", "LABELS_UNPROTECTED"),
     BudgetExhausted: Refusal("RESOURCE_EXHAUSTED", "BUDGET_EXHAUSTED"),
+    EvaluationRefused: Refusal("FAILED_PRECONDITION", "EVALUATION_REFUSED"),
+    EvaluationsSpent: Refusal("RESOURCE_EXHAUSTED", "EVALUATIONS_SPENT"),
     LedgerBroken: Refusal("DATA_LOSS", "LEDGER_BROKEN"),
     LedgerUnusable: Refusal("RESOURCE_EXHAUSTED", "STORAGE_FAILED"),
     StorageFailed: Refusal("RESOURCE_EXHAUSTED", "STORAGE_FAILED"),

@@ -28,6 +28,7 @@ from parley.services.coordinator.registry_tables import EventRecord, RunRecord
 from parley.services.coordinator.sessions import Session
 from parley.spec.events import RunProgress, RunStateChange
 from parley.spec.parsing import SpecInvalid, parse_spec
+from parley.spec.run import RunSpec
 from parley.storage.failures import StorageAway, StorageFailed
 
 PAGE_ROWS = 4096
@@ -39,7 +40,7 @@ MOST_NAMED = 50_000
 STOP_SECONDS = 2.0
 """How long the last figures wait for the database when this coordinator stops."""
 WATCH_SECONDS = 1.0
-"""How often a watcher looks for events even if nobody tells of any."""
+"""How often a watcher looks for events without having been woken."""
 
 logger = logging.getLogger(__name__)
 
@@ -229,7 +230,7 @@ class RunSupervisor:
         try:
             await session.open(party_pb.PURPOSE_PREDICT, table, ids)
             await session.begin(0, predictor.form)
-            names = list(ids) or list(session.opened[0].ids)
+            names = list(ids) or await asyncio.to_thread(self._row_names, spec, table, session.opened[0])
             for page in range(math.ceil(len(names) / PAGE_ROWS)):
                 chosen = names[page * PAGE_ROWS : (page + 1) * PAGE_ROWS]
                 ask = predictor.ask(page * PAGE_ROWS, len(chosen))
@@ -238,6 +239,9 @@ class RunSupervisor:
                 yield Page(chosen, predictor.scores(total), predictor.classes)
         finally:
             await session.close()
+
+    def _row_names(self, spec: RunSpec, table: str, opened: party_pb.OpenSessionResponse) -> list[str]:
+        return self._labels.row_names(spec, table, opened.rows, opened.id_digest)
 
     async def answer(self, party: str, session_id: str, question: Any, blobs: Blobs) -> tuple[Message, Blobs]:
         """The answer to a party's question in a session that is driven here."""
@@ -273,7 +277,7 @@ class RunSupervisor:
         self._wake_watchers(run_id)
 
     def _check_room(self) -> None:
-        active = len(self._tasks) + len(self._starting) - 1  # the one that asks has a place among those that start
+        active = len(self._tasks) + len(self._starting) - 1  # the call that asks counts among those that start
         if active >= self._most_runs:
             raise TooManyRuns(f"{active} runs are active, the limit: wait, or raise `runs`")
 

@@ -86,11 +86,11 @@ class RunServicer(run_service_pb2_grpc.RunServiceServicer):
     ) -> AsyncIterator[run_service_pb2.WatchRunResponse]:
         """Events until the run ends."""
         after = min(request.after_sequence, LARGEST_SEQUENCE)
-        told = False
+        sent = False
         async for event, record in self._runs.watch(request.run_id, after):
-            run = run_message(replace(record, spec_yaml="") if told else record)  # the spec once, not with every event
+            run = run_message(replace(record, spec_yaml="") if sent else record)  # the spec once, not with every event
             yield run_service_pb2.WatchRunResponse(event=event_message(event), run=run)
-            told = True
+            sent = True
 
     async def CancelRun(
         self, request: run_service_pb2.CancelRunRequest, context: grpc.aio.ServicerContext
@@ -143,8 +143,8 @@ class RunServicer(run_service_pb2_grpc.RunServiceServicer):
         self, request: run_service_pb2.GetLedgerRequest, context: grpc.aio.ServicerContext
     ) -> run_service_pb2.GetLedgerResponse:
         """The label ledger of a run."""
-        entries, report, broken = await self._ledgers.of(request.run_id)
-        return run_service_pb2.GetLedgerResponse(entries=entries, report=report, broken=broken)
+        entries, report, broken, evaluations = await self._ledgers.of(request.run_id)
+        return run_service_pb2.GetLedgerResponse(entries=entries, report=report, broken=broken, evaluations=evaluations)
 
     async def GetCoefficients(
         self, request: run_service_pb2.GetCoefficientsRequest, context: grpc.aio.ServicerContext

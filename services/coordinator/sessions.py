@@ -1,6 +1,7 @@
 """A session with all parties of a run: open, check, begin, and one round trip for each round."""
 
 import asyncio
+import logging
 import secrets
 import time
 from collections import Counter
@@ -14,10 +15,12 @@ from parley.contracts.party.v1 import party_service_pb2 as pb
 from parley.coordinator.programs import RecoverableProgram, WireForm
 from parley.numerics.arrays import Vector
 from parley.privacy.aggregation import SumOpening, SurvivorsSum
+from parley.privacy.receipts import LedgerHead
 from parley.privacy.release import Addend, Release
 from parley.protocols.protocol import CrossingProtocol
 from parley.protocols.tensor.codec import Blobs
 from parley.services.coordinator.fleet import PREPARE_SECONDS, Fleet, PartyLost, PartyRefused, call
+from parley.services.coordinator.receipts import Receipts
 from parley.services.coordinator.recovery import RecoverableRounds, members_of, merge_settled
 from parley.services.coordinator.streams import REFUSAL_SECONDS, PartyStream, Read, RoundTrip, Traffic
 from parley.services.wire import metrics
@@ -27,8 +30,9 @@ from parley.services.wire.version import VERSION
 from parley.spec.run import RunSpec
 from parley.tables.errors import RowsDiffer
 
+logger = logging.getLogger(__name__)
 CLOSE_SECONDS = 5.0
-"""Longest wait for parties to forget a session; what is not forgotten is dropped with the run's next session."""
+"""Longest wait for parties to close a session; one that stays open is dropped by the run's next session."""
 
 
 class ColumnsDiffer(ValueError):
@@ -47,6 +51,9 @@ class Session:
     session_id: str = field(default_factory=lambda: secrets.token_hex(12))
     traffic: Traffic = field(default_factory=Traffic)
     opened: Sequence[pb.OpenSessionResponse] = ()
+    ledger: LedgerHead = field(default_factory=LedgerHead)
+    """The label ledger's newest entry; parties sign it with their receipts."""
+    _receipts: Receipts = field(default_factory=Receipts)
     _form: WireForm | None = None
     _opening: SumOpening | None = None
     _recovery: RecoverableRounds | None = None
@@ -111,6 +118,7 @@ class Session:
             checkpoint=checkpoint,
             peer_addresses=[self.fleet.address(name) for name in self.names],
             outputs=form.outputs,
+            run_checkpoint=checkpoint,
         )
         requests = dict.fromkeys(self.names, request)
         codec = self.protocol.recovery
@@ -182,10 +190,11 @@ class Session:
         def read(_: int, message: Any, blobs: Blobs) -> Addend | None:
             return form.decode(message, blobs, release)
 
-        trip = RoundTrip(self.traffic.rounds, chosen, read, patient=False)
+        trip = RoundTrip(self.traffic.rounds, chosen, read, patient=False, receipts=self._receipts.note)
         messages = self._serialised(instruction, blobs)
         for index in chosen:
-            self._streams[index].ask(trip, messages)
+            owed = self._receipts.owed(index)
+            self._streams[index].ask(trip, self._serialised(instruction, blobs, owed) if owed else messages)
         answers = await trip.answers(self.spec.round_seconds)
         _raise_failure(answers.values())
         for index in chosen:
@@ -201,16 +210,19 @@ class Session:
 
     async def ask(self, messages: Mapping[int, Message], blobs: Blobs, read: Read) -> dict[int, Any]:
         """One round trip with some parties: their answers, or how they were lost. Refusals are raised."""
-        trip = RoundTrip(self.traffic.rounds, messages, read, patient=True)
+        trip = RoundTrip(self.traffic.rounds, messages, read, patient=True, receipts=self._receipts.note)
         for index, message in messages.items():
-            self._streams[index].ask(trip, self._serialised(message, blobs))
+            self._streams[index].ask(trip, self._serialised(message, blobs, self._receipts.owed(index)))
         answers = await trip.answers(self.spec.round_seconds)
         _raise_failure(answer for answer in answers.values() if not isinstance(answer, PartyLost))
         return {index: answers.get(index, self._late(index)) for index in messages}
 
-    def _serialised(self, instruction: Message, blobs: Blobs) -> list[bytes]:
+    def _serialised(self, instruction: Message, blobs: Blobs, receipts: Sequence[Any] = ()) -> list[bytes]:
         body = {self.protocol.body: packed(self.protocol, instruction)}
-        return [message.SerializeToString() for message in framed(pb.ExchangeRequest, blobs, **body)]
+        messages = framed(pb.ExchangeRequest, blobs, **body)
+        messages[0].receipts.extend(receipts)
+        messages[0].ledger_entries, messages[0].ledger_head = self.ledger.entries, self.ledger.head
+        return [message.SerializeToString() for message in messages]
 
     def _late(self, index: int) -> PartyLost:
         return PartyLost(self.names[index], f"round {self.traffic.rounds} took more than {self.spec.round_seconds:g} s")
@@ -233,13 +245,17 @@ class Session:
         if self.opened:
             metrics.SESSIONS.dec()
             self.opened = ()
-        request = pb.CloseSessionRequest(session_id=self.session_id)
-        closing = [call(name, self._method(name, "CloseSession", request), CLOSE_SECONDS) for name in self.names]
-        await asyncio.gather(*closing, return_exceptions=True)
+        closing = []
+        for index, name in enumerate(self.names):
+            request = pb.CloseSessionRequest(session_id=self.session_id, receipts=self._receipts.owed(index))
+            closing.append(call(name, self._method(name, "CloseSession", request), CLOSE_SECONDS))
+        for name, outcome in zip(self.names, await asyncio.gather(*closing, return_exceptions=True), strict=True):
+            if isinstance(outcome, PartyRefused):
+                logger.error("%s does not accept the last receipts of session %s: %s", name, self.session_id, outcome)
 
 
 def _raise_failure(results: Iterable[Any]) -> None:
-    """Raise what went wrong, if anything did: a refusal, which waiting cannot mend, before a loss."""
+    """Raise the first failure, if any; a refusal before a loss, since waiting does not help against it."""
     failures = [result for result in results if isinstance(result, Exception)]
     if failures:
         raise next((failure for failure in failures if isinstance(failure, PartyRefused)), failures[0])

@@ -20,7 +20,9 @@ REFUSAL_SECONDS = 0.5
 """How long the other parties may still answer once one is lost."""
 
 Read = Callable[[int, Any, Blobs], Any]
-"""What a party's answer, a message and its large tensors, says."""
+"""Decodes a party's answer: its index, the message, and the large tensors that followed it."""
+NoteReceipt = Callable[[int, Any], None]
+"""Takes a party's receipt."""
 
 
 @dataclass
@@ -35,9 +37,11 @@ class Traffic:
 class RoundTrip:
     """A question to some parties: what each answers, or how it failed."""
 
-    def __init__(self, number: int, parties: Iterable[int], read: Read, *, patient: bool) -> None:
-        """`patient`: wait for every party, although one has failed."""
-        self.number, self.read = number, read
+    def __init__(
+        self, number: int, parties: Iterable[int], read: Read, *, patient: bool, receipts: NoteReceipt = lambda *_: None
+    ) -> None:
+        """`patient`: wait for every party, although one has failed. `receipts` is told what comes with answers."""
+        self.number, self.read, self.receipts = number, read, receipts
         self._answers: dict[int, Any] = {}
         self._missing = set(parties)
         self._patient = patient
@@ -102,7 +106,7 @@ class PartyStream:
             self._next.set_result((trip, messages))
 
     def end(self) -> None:
-        """End the stream: a party that has not answered is not listened to any more."""
+        """End the stream; an answer that is still due counts as lost."""
         self._failure = self._failure or PartyLost(self._party, "its stream was ended")
         self._stream.cancel()
 
@@ -140,6 +144,8 @@ class PartyStream:
             if message is None or message.round != trip.number:
                 raise MessageInvalid("the answer belongs to another round")
             blobs = await receive(answer, self._read)
+            if answer.HasField("receipt"):
+                trip.receipts(self._index, answer.receipt)
             return trip.read(self._index, message, blobs)
         except MessageInvalid as error:
             raise PartyRefused(self._party, "MESSAGE_INVALID", f"its answer is unusable: {error}") from None

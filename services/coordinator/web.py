@@ -32,6 +32,7 @@ from parley.services.coordinator.async_registry import AsyncRegistry
 from parley.services.coordinator.config import CoordinatorConfig, WebConfig
 from parley.services.coordinator.database_threads import DatabaseThreads
 from parley.services.coordinator.fleet import Fleet, PartyLost, PartyRefused, call
+from parley.services.coordinator.permissions import permitted
 from parley.services.coordinator.refusals import CATALOGUE
 from parley.services.coordinator.registry_tables import EventRecord, RunRecord
 from parley.services.coordinator.reports import REPORT_SECONDS, entries_of, report_of
@@ -48,7 +49,7 @@ from parley.storage.failures import StorageFailed
 
 MOST_RUNS = 200
 HEALTH_SECONDS = 5.0
-"""Parties are asked how they stand no more often than this, however many browsers look."""
+"""The parties' state is asked for at most this often, for all browsers together."""
 GRACE_SECONDS = 1
 HTTP_STATUS = {
     "INVALID_ARGUMENT": 400,
@@ -63,7 +64,7 @@ logger = logging.getLogger(__name__)
 
 
 class WebRuns:
-    """`parley.dashboard.views.RunAccess` on top of the coordinator's own run runs, registry, ledger and fleet."""
+    """`parley.dashboard.views.RunAccess` on top of the coordinator's own runs, registry, ledger and fleet."""
 
     version = VERSION
 
@@ -122,7 +123,7 @@ class WebRuns:
             return _run(await self._runs.resume(run_id))
 
     async def parties(self) -> Sequence[PartyView]:
-        """How every party stands."""
+        """The state of every party."""
         async with self._asking:
             asked, parties = self._health
             if not parties or time.monotonic() - asked > HEALTH_SECONDS:
@@ -231,7 +232,7 @@ async def web_page(config: CoordinatorConfig, runs: WebRuns) -> AsyncIterator[No
     token_file = config.web.token_file or config.state / "web.token"
     access = Access(read_or_create_token(token_file), secure=not config.web.insecure_http)
     settings = uvicorn.Config(
-        make_app(runs, access),
+        make_app(permitted(runs, config.web.permissions), access),
         log_config=None,
         access_log=False,
         server_header=False,
@@ -240,8 +241,8 @@ async def web_page(config: CoordinatorConfig, runs: WebRuns) -> AsyncIterator[No
         ssl_certfile=None if config.web.insecure_http else config.identity / "certificate.pem",
         ssl_keyfile=None if config.web.insecure_http else str(config.identity / "key.pem"),
     )
-    logging.getLogger("uvicorn").setLevel(logging.WARNING)  # this module says where the page is
-    settings.load()  # a certificate that cannot be used is told here, not in a task
+    logging.getLogger("uvicorn").setLevel(logging.WARNING)  # its line on the address would be a second one
+    settings.load()  # so that an unusable certificate is an error here, not in a task
     opened = _listen(config.web)
     host, port = opened.getsockname()[:2]
     address = f"{'http' if config.web.insecure_http else 'https'}://{f'[{host}]' if ':' in host else host}:{port}"
@@ -276,7 +277,7 @@ def _listen(web: WebConfig) -> socket.socket:
 
 @contextlib.contextmanager
 def refusals_as_http() -> Iterator[None]:
-    """Tell errors of the coordinator as its gRPC border would."""
+    """Turn errors of the coordinator into refusals, as its gRPC interceptor does."""
     try:
         yield
     except Exception as error:

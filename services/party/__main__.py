@@ -17,6 +17,7 @@ from parley.privacy.ledger import open_ledger
 from parley.services.party.algorithms import refusals_of
 from parley.services.party.alignment import REFUSALS, AlignmentServicer
 from parley.services.party.config import PartyConfig
+from parley.services.party.exposure import open_register
 from parley.services.party.refusals import CATALOGUE
 from parley.services.party.servicer import PartyServicer, PeerServicer
 from parley.services.wire import metrics
@@ -25,6 +26,7 @@ from parley.services.wire.certificates import load_identity
 from parley.services.wire.configuration import ConfigInvalid, load_config
 from parley.services.wire.process import run, serve
 from parley.services.wire.refusals import BoundaryInterceptor
+from parley.services.wire.revocation import Standing
 from parley.services.wire.state_directory import prepare_state
 from parley.services.wire.transport import CONTROL_SECONDS, add_health_and_reflection, listen, make_server, open_channel
 from parley.services.wire.version import VERSION
@@ -53,17 +55,22 @@ async def main(given: argparse.Namespace) -> None:
             f"{identity.peer.name}: correct one of them"
         )
     prepare_state(config.state)
-    if config.has_database:  # an old one is upgraded now, and one that cannot be used is told now
+    if config.has_database:  # upgrades an old one, and reports one that cannot be used, at the start
         require_whole(config.name, config.database_url)
         open_ledger(config.database_url).close()
+        open_register(config.database_url).close()
     torch.set_num_threads(config.threads)
     threadpool_limits(config.threads)
     server = make_server(
-        BoundaryInterceptor(POLICY, {**CATALOGUE, **REFUSALS, **refusals_of(config.policy.algorithms)})
+        BoundaryInterceptor(
+            POLICY, {**CATALOGUE, **REFUSALS, **refusals_of(config.policy.algorithms)}, Standing(config.identity)
+        )
     )
     servicer = PartyServicer(config)
     party_service_pb2_grpc.add_PartyServiceServicer_to_server(servicer, server)
-    peer_service_pb2_grpc.add_PeerServiceServicer_to_server(PeerServicer(servicer.peers_of), server)
+    peer_service_pb2_grpc.add_PeerServiceServicer_to_server(
+        PeerServicer(servicer.peers_of, config.policy.peers), server
+    )
     alignment_service_pb2_grpc.add_AlignmentServiceServicer_to_server(AlignmentServicer(config), server)
     await add_health_and_reflection(server, [SERVICE.full_name, PEERS.full_name, ALIGNMENT.full_name])
     host = config.listen.rpartition(":")[0]

@@ -14,6 +14,6 @@ def party_side(name: str) -> PartyAlgorithm:
 
 
 def refusals_of(accepted: Collection[str]) -> Catalogue:
-    """How the errors of the algorithms that a policy accepts are told; the others are not even imported."""
+    """The refusals of the algorithms that a policy accepts; code of the others is not imported."""
     sides = [party_side(name) for name in accepted if name in installed()]
     return {kind: refusal for side in sides for kind, refusal in side.refusals.items()}

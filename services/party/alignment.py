@@ -29,7 +29,7 @@ from parley.protocols.refusals import Catalogue, Refusal
 from parley.protocols.tensor.codec import MessageInvalid
 from parley.services.party.alignment_attempts import AttemptLog
 from parley.services.party.config import PartyConfig
-from parley.services.party.signed_keys import decode_key, encode_key
+from parley.services.party.signed_keys import decode_key, encode_key, require_standing
 from parley.services.party.tables import TableStore, VersionMismatch
 from parley.services.wire.alignment_codec import (
     BATCH_IDS,
@@ -230,6 +230,7 @@ class AlignmentServicer(pb_grpc.AlignmentServiceServicer):
     def _holder(self, begin: pb.Begin, request: Request, ids: list[str], key: SessionKey) -> Holder:
         if len(begin.keys) != len(request.parties):
             raise MessageInvalid(f"a key for each of {list(request.parties)} is needed")
+        require_standing(self._config, begin.keys)
         ca, own, secrets = load_identity(self._config.identity).ca, self._config.name, {}
         for index, (name, sent) in enumerate(zip(request.parties, begin.keys, strict=True)):
             if name != own:

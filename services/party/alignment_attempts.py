@@ -17,7 +17,7 @@ class AttemptLog:
 
     @property
     def turn(self) -> threading.Lock:
-        """Held between looking and adding, so that two alignments at once are counted as two."""
+        """Held while attempts are counted and one is added, so that two alignments at once are counted as two."""
         return self._turn
 
     def times(self, coordinator: str, table: str) -> list[float]:
@@ -25,14 +25,15 @@ class AttemptLog:
         if not self._path.exists():
             return []
         lines = self._path.read_text(encoding="utf-8").splitlines()
-        entries = [json.loads(line) for line in lines if line.endswith("}")]  # a torn last line was never acted on
+        # A line that a crash cut short is left out: nothing had left for it yet.
+        entries = [json.loads(line) for line in lines if line.endswith("}")]
         return [e["time"] for e in entries if (e["coordinator"], e["table"]) == (coordinator, table)]
 
     def add(self, coordinator: str, table: str, name: str, now: float) -> None:
         """Write an attempt down."""
         self._path.parent.mkdir(parents=True, exist_ok=True)
         entry = {"time": now, "coordinator": coordinator, "table": table, "name": name}
-        # A new line first: whatever a crash left of the last one stays apart.
+        # Begin with a line feed, in case a crash has cut the line before short.
         with self._path.open("a", encoding="utf-8") as file:
             file.write(f"\n{json.dumps(entry)}\n")
             file.flush()

@@ -22,6 +22,10 @@ PREPROCESSING = "preprocessing.json"
 """File with what a run's training rows taught about filling, encoding and scaling; ends with its checksum."""
 
 
+SPEC = "spec.sha256"
+"""File with the digest of the spec that a run has begun with here."""
+
+
 DIGESTS = "digests.json"
 """File with digests of what the run has read here."""
 
@@ -49,6 +53,17 @@ class Store:
         """Note whose run this is, before anything of it is kept here."""
         if self.owner(run_id) is None:
             _replace(self._made(run_id) / OWNER, coordinator.encode())
+
+    def save_spec(self, run_id: str, digest: str) -> None:
+        """Note the spec that a run begins with; what is there already stays."""
+        path = self._made(run_id) / SPEC
+        if not path.exists():
+            _replace(path, digest.encode())
+
+    def spec(self, run_id: str) -> str | None:
+        """The digest of the spec that a run has begun with here; None if it never began."""
+        path = self._run(run_id) / SPEC
+        return path.read_text() if path.exists() else None
 
     def save_checkpoint(self, run_id: str, k: int, tensors: Mapping[str, Tensor]) -> None:
         """Write and sync checkpoint k; older ones beyond the newest few are dropped."""
@@ -132,7 +147,7 @@ class Store:
 
     def _made(self, run_id: str) -> Path:
         directory = self._run(run_id)
-        with _naming_failures(directory):
+        with naming_failures(directory):
             directory.mkdir(parents=True, exist_ok=True)
         return directory
 
@@ -144,7 +159,7 @@ def _write(path: Path, tensors: Mapping[str, Tensor]) -> None:
 
 def _replace(path: Path, content: bytes) -> None:
     scratch = path.with_suffix(".partial")
-    with _naming_failures(path):
+    with naming_failures(path):
         try:
             with scratch.open("wb") as file:
                 file.write(content)
@@ -162,7 +177,8 @@ def _replace(path: Path, content: bytes) -> None:
 
 
 @contextlib.contextmanager
-def _naming_failures(path: Path) -> Iterator[None]:
+def naming_failures(path: Path) -> Iterator[None]:
+    """Tell that a file cannot be written as what it is, with the remedy."""
     try:
         yield
     except OSError as error:

@@ -1,6 +1,6 @@
 """A party's configuration and policy, read once at the start."""
 
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
@@ -23,7 +23,16 @@ class CategoricalConfig(Section):
     max_categories: int = Field(default=50, ge=2, le=10_000)
     """Most columns that one column may become; the rarest categories share the last of them."""
     categories: dict[str, tuple[str, ...]] = Field(default_factory=dict)
-    """Categories of a column, where they are fixed rather than learnt; runs over rows of the same columns need it."""
+    """A column's categories, fixed instead of learnt; needed where several parties hold rows of the same columns."""
+
+
+class ColumnFigures(Section):
+    """What is public about a column: values become (value − shift) / scale."""
+
+    shift: float = Field(default=0.0, allow_inf_nan=False)
+    """What is subtracted, such as the middle of the column's range."""
+    scale: float = Field(default=1.0, gt=0, allow_inf_nan=False)
+    """What is divided by, such as half of the range."""
 
 
 class PreprocessConfig(Section):
@@ -35,14 +44,22 @@ class PreprocessConfig(Section):
     """Columns with categories; without it text is refused."""
     scale: Literal["none", "standard", "minmax", "max_abs"] = "none"
     """How numbers are scaled; a sparse table takes `max_abs`."""
+    figures: dict[str, ColumnFigures] = Field(default_factory=dict)
+    """Figures of columns that everybody may know and no row has taught; runs with local privacy take no others."""
 
     @property
     def declared(self) -> Declared:
         """The same for `parley.tables.preprocessing`."""
         encoded = self.categorical
         if encoded is None:
-            return Declared(self.missing, scale=self.scale)
-        return Declared(self.missing, encoded.columns, encoded.categories, encoded.max_categories, self.scale)
+            return Declared(self.missing, scale=self.scale, figures=self._figures)
+        return Declared(
+            self.missing, encoded.columns, encoded.categories, encoded.max_categories, self.scale, self._figures
+        )
+
+    @property
+    def _figures(self) -> dict[str, tuple[float, float]]:
+        return {column: (each.shift, each.scale) for column, each in self.figures.items()}
 
 
 class TableConfig(TableSource):
@@ -53,7 +70,7 @@ class TableConfig(TableSource):
     label: str | None = None
     """The label column, which is no feature."""
     label_path: FilePath | None = None
-    """The file with the labels and the ids, where they do not stand in the same one."""
+    """A separate file with the labels and the ids of their rows."""
     standardise: bool = False
     """Bring each column to mean 0 and standard deviation 1, over all rows; see also `preprocess`."""
     preprocess: PreprocessConfig | None = None
@@ -76,9 +93,26 @@ class AlignmentPolicy(Section):
     allowed: bool = True
     """Whether rows may be aligned at all."""
     minimum_matches: int = Field(default=30, ge=1)
-    """Fewest ids that must be common before anyone learns which; also the fewest that a coordinator may come with."""
+    """Fewest common ids for which anyone learns which they are; also the shortest list that a coordinator may bring."""
     per_day: int = Field(default=10, ge=0)
     """Most alignments of one table by one coordinator within 24 hours."""
+
+
+class RingPolicy(Section):
+    """The ring of secure sums, as far as it protects this party; a spec cannot choose other values."""
+
+    limit: float | None = Field(default=None, gt=0)
+    """Largest magnitude that this party adds to a sum; of a spec with another `privacy.aggregation.limit` nothing is
+    taken. The ring's own (2^16 with 64 bits, 2^10 with 32) if left out."""
+    out_of_range: Literal["refuse", "clip"] = "refuse"
+    """A value beyond it keeps its sum from opening for anybody, or is clipped to the limit."""
+
+
+class PredictionPolicy(Section):
+    """How often this party answers about rows that somebody else names."""
+
+    rows_per_day: int = Field(default=100_000, ge=0)
+    """Most rows that one coordinator may ask for by id within 24 hours; whole tables are not counted."""
 
 
 class Policy(Section):
@@ -92,12 +126,31 @@ class Policy(Section):
     """ε that all runs with local privacy together may cost one record; `.inf` allows runs without noise."""
     aggregations: tuple[Literal["pairwise", "two_tree", "plain"], ...] = ("pairwise", "two_tree")
     """Ways of summing that hide this party's values; `plain` hides nothing."""
-    minimum_parties: int = Field(default=2, ge=1, le=64)
-    """Fewest parties in a sum that this party adds to."""
+    aggregation: RingPolicy = RingPolicy()
+    """The ring of secure sums."""
+    minimum_parties: int = Field(default=3, ge=1, le=64)
+    """Fewest parties in a sum that this party adds to; of two, each knows the other's value from the sum."""
+    minimum_rows: int = Field(default=30, ge=1)
+    """Fewest rows of this party that a run trains on."""
+    minimum_batch: int = Field(default=8, ge=1)
+    """Fewest rows of this party that a value without noise of its own is made from."""
+    minimum_evaluation: int = Field(default=20, ge=1)
+    """Fewest rows that metrics are taken over."""
     tables: tuple[str, ...] | None = None
     """Tables that runs may read; all if left out."""
-    columns: tuple[str, ...] | None = None
-    """Columns that runs may read; all if left out."""
+    views: dict[str, dict[str, Annotated[tuple[str, ...], Field(min_length=1)]]] = Field(default_factory=dict)
+    """Of a table: sets of columns by name. A spec asks for one by `view`, and of such a table for nothing else."""
+    free_columns: bool = False
+    """Whether a spec may choose `columns` freely; two runs that differ by one column can give that column away."""
+    exact_sums: dict[str, tuple[str, ...]] | None = None
+    """Of an algorithm: tables whose sums it may see without noise of this party's own; all open ones if left out."""
+    runs_per_view: int = Field(default=500, ge=1)
+    """Most runs that one view of a table (or the whole of it) ever serves."""
+    sums_per_row: int | None = Field(default=None, ge=1)
+    """Most exact sums of one row under one view, over all runs; null sets no bound, and runs warn instead."""
+    differencing: Literal["refuse", "salt", "allow"] = "refuse"
+    """What becomes of a run whose sums could be subtracted from those of an earlier one: refused, or made with other
+    batches where that helps, or allowed."""
     model_imports: tuple[Annotated[str, Field(pattern=r"^[\w.]+:\w+$")], ...] = ()
     """`package.module:function` names that may be imported as models."""
     changed_data: Literal["refuse", "restart"] = "refuse"
@@ -109,6 +162,26 @@ class Policy(Section):
     """Most sessions at once."""
     alignment: AlignmentPolicy = AlignmentPolicy()
     """Entity alignment."""
+    predictions: PredictionPolicy = PredictionPolicy()
+    """Questions about rows by id."""
+    approval: Literal["none", "required"] = "none"
+    """`required`: a spec is taken only once `parley approve` was run for its digest here."""
+    peers: dict[str, Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]] = Field(default_factory=dict)
+    """Pinned certificates of other parties: name → SHA-256 of the certificate (DER), in hex."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _views_replace_columns(cls, value: Any) -> Any:
+        if isinstance(value, dict) and value.get("columns") is not None:
+            raise ValueError(
+                "`policy.columns` has given way to views: write `views: {TABLE: {NAME: [column, ...]}}` here, and "
+                "`view: NAME` under this party in a spec"
+            )
+        return value
+
+    def columns_of(self, table: str, view: str | None, columns: tuple[str, ...] | None) -> tuple[str, ...] | None:
+        """The columns that a spec's choice means; None for all of them."""
+        return columns if view is None else self.views[table][view]
 
     @field_validator("algorithms")
     @classmethod
@@ -160,6 +233,13 @@ class PartyConfig(Section):
             if name not in self.tables:
                 hint = did_you_mean(name, self.tables) or f": there are {', '.join(self.tables)}"
                 raise ValueError(f"`policy.tables` opens {name!r}, which this party does not have{hint}")
+        policy = self.policy
+        exact = {table for tables in (policy.exact_sums or {}).values() for table in tables}
+        for field, named in (("views", policy.views), ("exact_sums", exact)):
+            for name in sorted(named):
+                if name not in self.tables:
+                    hint = did_you_mean(name, self.tables) or f": there are {', '.join(self.tables)}"
+                    raise ValueError(f"`policy.{field}` names {name!r}, which this party does not have{hint}")
         return self
 
     @property

@@ -1,4 +1,4 @@
-"""What a party says of its tables, looked up in the background: whoever asks is answered at once."""
+"""What a party reports of its tables, gathered in the background so that a caller is answered at once."""
 
 import asyncio
 import logging
@@ -52,7 +52,7 @@ class Offers:
         stamp, known = self._tables.stamp(name), self._readings.get(name)
         if known is None or known.stamp != stamp:
             known = self._readings[name] = _Reading(stamp)
-            # A daemon: a party that is stopped does not wait for a table that nobody will hear of.
+            # A daemon thread, so that a party can stop while a table is being read.
             threading.Thread(target=self._read, args=(name, known), name=f"survey {name}", daemon=True).start()
         return known
 

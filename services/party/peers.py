@@ -1,4 +1,4 @@
-"""One session's links to the other parties: a stream to each, and whoever takes what they send."""
+"""One session's links to the other parties: a stream to each, and the receivers of what they send."""
 
 import asyncio
 import contextlib
@@ -74,7 +74,7 @@ class PeerLinks:
                     with contextlib.suppress(grpc.aio.AioRpcError, asyncio.InvalidStateError):
                         await self._write(receiver, known, parts)
                         return
-                # The first message, or the stream has ended since the last one: a message twice is the same one.
+                # The first message, or the stream has ended since the last one; one that arrives twice counts once.
                 attach = pb.PushRequest(attach=pb.Attach(session_id=self._session_id))
                 await self._write(receiver, self._dial(receiver), [attach, *parts])
             except (grpc.aio.AioRpcError, asyncio.InvalidStateError) as error:
@@ -87,7 +87,7 @@ class PeerLinks:
                 await stream.write(part)
                 self.sent_bytes += part.ByteSize()
         except BaseException:
-            # Also if whoever sends is cancelled: what comes next must not follow half a message, or miss its attach.
+            # Also on cancellation: the next message must not follow half of this one, nor lack its attach.
             stream.cancel()
             raise
         self._streams[receiver] = stream

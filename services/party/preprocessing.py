@@ -15,16 +15,28 @@ from parley.tables.preprocessing import Declared, Fitted, PreprocessingInvalid, 
 
 
 def table_of_run(
-    tables: TableStore, spec: RunSpec, index: int, *, dense: bool, saved: Fitted | None = None, table: str | None = None
+    tables: TableStore,
+    spec: RunSpec,
+    index: int,
+    columns: tuple[str, ...] | None = None,
+    *,
+    dense: bool,
+    saved: Fitted | None = None,
+    table: str | None = None,
 ) -> Table:
-    """Party `index`'s table, or another one for a prediction; `table.fitted` is what to keep with the run."""
-    name, columns = table or spec.table_of(index), spec.parties[index].columns
+    """Some or all columns of party `index`'s table, or of another one for a prediction.
+
+    `table.fitted` is what to keep with the run.
+    """
+    name, columns = table or spec.table_of(index), columns or spec.parties[index].columns
     if saved is not None:
         if columns is not None and set(columns) != set(saved.inputs):
             raise PreprocessingInvalid(name, "the run was begun with other columns", "Start a new run")
         return tables.load_fitted(name, saved, dense=dense)
     declared = tables.declared(name)
     if declared is None:
+        if table is None and tables.standardises(name):
+            _refuse_learnt_figures(spec, name, "`standardise`")
         return tables.load(name, columns, dense=dense)
     if table is not None:
         # The run was trained before anything was declared here: its rows were taken as they are.
@@ -42,17 +54,14 @@ def to_keep(table: Table) -> Fitted | None:
 def training_rows(spec: RunSpec, index: int, rows: int) -> NDArray[np.int64]:
     """The rows that figures are fitted on: those of the lower problem, by the very split that the run trains with."""
     rows_of = party_side(spec.train.algorithm).training_rows
-    assert rows_of is not None  # noqa: S101 (`_check` has looked)
+    if rows_of is None:  # nothing is learnt: `_check` has looked
+        return np.arange(rows, dtype=np.int64)
     return rows_of(spec, index, rows)
 
 
 def _check(spec: RunSpec, declared: Declared, name: str) -> None:
-    if party_side(spec.train.algorithm).training_rows is None:
-        raise PreprocessingInvalid(
-            name,
-            f"{spec.train.algorithm}'s ε would not cover figures that are learnt from its rows",
-            "Offer a table without `preprocess`, scaled by figures that are public",
-        )
+    if declared.learns:
+        _refuse_learnt_figures(spec, name, "`preprocess`")
     learnt = [column for column in declared.categorical if column not in (declared.categories or {})]
     if spec.train.layout == "horizontal" and learnt:
         raise PreprocessingInvalid(
@@ -60,4 +69,14 @@ def _check(spec: RunSpec, declared: Declared, name: str) -> None:
             "parties with rows of the same columns must encode categories alike",
             "List them under `preprocess.categorical.categories`, the same at every party",
             column=learnt[0],
+        )
+
+
+def _refuse_learnt_figures(spec: RunSpec, name: str, setting: str) -> None:
+    """One record moves a mean, and with it every other row: the bound on what a record changes would not hold."""
+    if party_side(spec.train.algorithm).training_rows is None:
+        raise PreprocessingInvalid(
+            name,
+            f"{spec.train.algorithm}'s ε would not cover the figures that {setting} learns from the rows",
+            "Take public ones: `preprocess: {figures: {COLUMN: {shift: …, scale: …}}}`",
         )

@@ -1,4 +1,4 @@
-"""What a run has read here, as digests: values that change between two sessions of a run do not go unnoticed."""
+"""Digests of what a run has read here, so that values that change between two of its sessions are noticed."""
 
 import json
 from collections.abc import Sequence

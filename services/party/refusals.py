@@ -3,9 +3,12 @@
 from parley.numerics.streams import InvalidStream
 from parley.party.peers import PeerFlooded, PeerLost
 from parley.party.roles import CheckpointMissing
+from parley.privacy.aggregation import SumOutOfRange
+from parley.privacy.consent import ConsentDiffers
 from parley.privacy.dropout import BothSharesAsked, SharesMissing, SharesNotForUs
 from parley.privacy.ledger import BudgetExhausted, LedgerConflict, LedgerUnusable
-from parley.privacy.pairwise import NotAParticipant, RoundReused
+from parley.privacy.pairwise import NotAParticipant, RoundReused, SumDoesNotOpen
+from parley.privacy.receipts import TranscriptDiffers
 from parley.privacy.recovery import StepUnexpected
 from parley.privacy.ring import NotRingElements, RingTooSmall, ValueNotFinite, ValueOutOfRange
 from parley.privacy.session_keys import KeyRejected
@@ -13,18 +16,23 @@ from parley.privacy.shamir import ThresholdImpossible
 from parley.privacy.trees import TooFewParties
 from parley.privacy.two_tree import SubtreeIncomplete, UnexpectedPartialSum
 from parley.protocols.refusals import Catalogue, Refusal
+from parley.services.party.approvals import ApprovalMissing
+from parley.services.party.asked_rows import TooManyRowsAsked
 from parley.services.party.checkpoints import ModelMissing, StorageFailed
+from parley.services.party.exposure import ExposureRefused
+from parley.services.party.policy import PolicyRefused
 from parley.services.party.read_digests import DataChanged
 from parley.services.party.sessions import (
-    PolicyRefused,
     PredictionRefused,
     RoundMismatch,
     SessionNotBegun,
     SessionUnknown,
+    SpecDiffers,
 )
 from parley.services.party.tables import TooManySessions, VersionMismatch
 from parley.spec.parsing import SpecInvalid
 from parley.spec.rows import RowsUnavailable
+from parley.storage.failures import StorageFailed as DatabaseFailed
 from parley.tables.errors import RowsDiffer, TableError, TableUnknown
 
 # These errors quote private values; the caller gets a sentence without them.
@@ -40,6 +48,11 @@ CATALOGUE: Catalogue = {
     InvalidStream: Refusal("INVALID_ARGUMENT", "SPEC_INVALID"),
     VersionMismatch: Refusal("FAILED_PRECONDITION", "VERSION_MISMATCH"),
     PolicyRefused: Refusal("PERMISSION_DENIED", "POLICY_REFUSED"),
+    ExposureRefused: Refusal("PERMISSION_DENIED", "EXPOSURE_REFUSED"),
+    SumOutOfRange: Refusal("OUT_OF_RANGE", "RANGE_EXCEEDED"),
+    ApprovalMissing: Refusal("PERMISSION_DENIED", "APPROVAL_MISSING"),
+    SpecDiffers: Refusal("PERMISSION_DENIED", "SPEC_DIFFERS"),
+    TooManyRowsAsked: Refusal("RESOURCE_EXHAUSTED", "TOO_MANY_ROWS_ASKED"),
     TooFewParties: Refusal("PERMISSION_DENIED", "POLICY_REFUSED"),
     TableUnknown: Refusal("NOT_FOUND", "TABLE_UNKNOWN"),
     TableError: Refusal("FAILED_PRECONDITION", "DATA_INVALID", _LOOK_AT_DATA),
@@ -53,6 +66,9 @@ CATALOGUE: Catalogue = {
     SessionUnknown: Refusal("NOT_FOUND", "SESSION_UNKNOWN"),
     SessionNotBegun: Refusal("FAILED_PRECONDITION", "SESSION_UNKNOWN"),
     KeyRejected: Refusal("PERMISSION_DENIED", "KEY_REFUSED"),
+    ConsentDiffers: Refusal("PERMISSION_DENIED", "CONSENT_DIFFERS"),
+    TranscriptDiffers: Refusal("PERMISSION_DENIED", "TRANSCRIPT_DIFFERS"),
+    SumDoesNotOpen: Refusal("FAILED_PRECONDITION", "SUM_DOES_NOT_OPEN"),
     RoundMismatch: Refusal("FAILED_PRECONDITION", "ROUND_MISMATCH"),
     StepUnexpected: Refusal("FAILED_PRECONDITION", "ROUND_MISMATCH"),
     BothSharesAsked: Refusal("PERMISSION_DENIED", "BOTH_SHARES_ASKED"),
@@ -73,6 +89,9 @@ CATALOGUE: Catalogue = {
     LedgerConflict: Refusal("FAILED_PRECONDITION", "LEDGER_CONFLICT"),
     LedgerUnusable: Refusal(
         "RESOURCE_EXHAUSTED", "STORAGE_FAILED", "the party's ledger cannot be written; its log says why"
+    ),
+    DatabaseFailed: Refusal(
+        "RESOURCE_EXHAUSTED", "STORAGE_FAILED", "the party's register of exposure cannot be written; its log says why"
     ),
     BudgetExhausted: Refusal("RESOURCE_EXHAUSTED", "BUDGET_EXHAUSTED"),
 }

@@ -6,9 +6,9 @@ import hashlib
 import logging
 import re
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any, TypeVar
 
 import grpc
@@ -20,32 +20,42 @@ from parley.contracts.peer.v1 import peer_service_pb2_grpc as peer_grpc
 from parley.party.roles import LocalPrivacy, Opened, PartyAlgorithm, SavedModel
 from parley.privacy.ledger import open_ledger
 from parley.privacy.noise import KeyedNoise, read_or_create_key
+from parley.privacy.receipts import LedgerHead
 from parley.privacy.release import CoefficientGate
+from parley.privacy.session_keys import check_pin
 from parley.protocols.tensor.codec import MessageInvalid
 from parley.services.party.algorithms import party_side
 from parley.services.party.alignment import aligned_tables
+from parley.services.party.approvals import Approvals
+from parley.services.party.asked_rows import AskedRows
 from parley.services.party.checkpoints import Store
 from parley.services.party.config import PartyConfig
 from parley.services.party.coordinator_line import QuestionLine
+from parley.services.party.exposed_runs import asked_of
+from parley.services.party.exposure import Asked, Register, open_register
 from parley.services.party.offers import Offers
 from parley.services.party.peers import PeerLinks
+from parley.services.party.policy import PolicyRefused, check_coverage, check_policy, chosen_columns, floors_of
 from parley.services.party.preprocessing import table_of_run, to_keep
 from parley.services.party.read_digests import DataChanged, DigestingTables, changed
 from parley.services.party.results import coefficients_of
-from parley.services.party.sessions import PolicyRefused, PredictionRefused, Session, SessionUnknown, check_policy
-from parley.services.party.signed_keys import decode_key, encode_key
+from parley.services.party.sessions import PredictionRefused, Session, SessionUnknown, SpecDiffers
+from parley.services.party.signed_keys import decode_vouched, encode_key, require_standing
 from parley.services.party.tables import TableOffer, TableStore, TooManySessions, VersionMismatch, chosen_rows
+from parley.services.party.transcripts import Record
 from parley.services.wire import metrics
-from parley.services.wire.authorisation import NotAuthorised, caller_of
+from parley.services.wire.authorisation import NotAuthorised, caller_of, certificate_of
 from parley.services.wire.certificates import load_identity
 from parley.services.wire.coefficient_codec import encode_coefficients
 from parley.services.wire.envelopes import packed, unpacked
 from parley.services.wire.framing import framed, reader, receive
+from parley.services.wire.receipt_codec import decode_receipt, encode_receipt
 from parley.services.wire.version import VERSION
+from parley.spec.digests import spec_digest
 from parley.spec.parsing import parse_spec
 from parley.spec.run import RunSpec
 from parley.tables.alignments import AlignmentStore
-from parley.tables.loading import Table, id_digest
+from parley.tables.loading import Table
 from parley.tables.preprocessing import Fitted
 
 Result = TypeVar("Result")
@@ -65,6 +75,8 @@ class PartyServicer(pb_grpc.PartyServiceServicer):
         self._tables = TableStore(config.tables)
         self._offers = Offers(self._tables)
         self._store = Store(config.state)
+        self._approvals = Approvals(config.state)
+        self._asked = AskedRows(config.state, config.policy.predictions.rows_per_day)
         self._sessions: dict[str, Session] = {}
         # One thread computes: the event loop stays free for health checks, and rounds of a session stay in order.
         self._worker = ThreadPoolExecutor(max_workers=1, thread_name_prefix="compute")
@@ -98,21 +110,19 @@ class PartyServicer(pb_grpc.PartyServiceServicer):
                 "install the same version on both sides"
             )
         session = await self._compute(self._prepared, request, coordinator)
-        predicts_all = request.purpose == pb.PURPOSE_PREDICT and not request.ids
         table, vertical = session.opened.table, session.opened.spec.train.layout == "vertical"
         answer = pb.OpenSessionResponse(
             rows=len(table),
-            id_digest=bytes.fromhex(id_digest(table.ids)) if vertical else b"",
+            id_digest=session.id_digest,
             column_digest=b"" if vertical else hashlib.sha256("\0".join(table.columns).encode()).digest(),
             features=len(table.columns),
             upper_size=session.offer.upper_size,
             warnings=session.offer.warnings,
-            key=encode_key(self._config, session.key, session.session_id),
+            key=encode_key(self._config, session.key, session.session_id, session.agreement),
             checkpoints=await self._compute(self._store.checkpoints, request.run_id),
-            ids=table.ids.tolist() if predicts_all else [],
         )
         answer.settled.extend(await self._compute(session.settled_sums, min(answer.checkpoints, default=0)))
-        await self._admit(session)  # last: a refused call leaves no session behind and ends none
+        await self._admit(session)  # last, so that a refused call neither leaves a session behind nor ends one
         return answer
 
     async def _admit(self, session: Session) -> None:
@@ -121,7 +131,7 @@ class PartyServicer(pb_grpc.PartyServiceServicer):
         if not session.predicts:
             await self._drop(lambda other: (other.run_id, other.predicts) == (session.run_id, False))
         if len(self._sessions) >= self._config.policy.sessions:
-            await self._drop(lambda other: other.is_abandoned)  # its coordinator is gone without a word
+            await self._drop(lambda other: other.is_abandoned)  # their coordinator has gone without closing them
         if len(self._sessions) >= self._config.policy.sessions:
             raise TooManySessions(f"{self._config.name} serves {len(self._sessions)} sessions, its limit: try later")
         self._sessions[session.session_id] = session
@@ -136,8 +146,9 @@ class PartyServicer(pb_grpc.PartyServiceServicer):
         counts = {len(request.keys), len(request.upper_sizes), len(request.peer_addresses)}
         if counts != {len(names)} or not request.outputs:
             raise MessageInvalid(f"BeginSession needs key, upper size and address for each of {names}, and outputs")
-        keys = [decode_key(key, request.session_id) for key in request.keys]
+        keys = [decode_vouched(key, request.session_id) for key in request.keys]
         authority = load_identity(self._config.identity).ca
+        require_standing(self._config, request.keys)
         await self._compute(self._store.claim, session.run_id, session.coordinator)
         self._refuse_others(session.run_id, session.coordinator)
         fitted = None if session.predicts else to_keep(session.opened.table)
@@ -157,7 +168,19 @@ class PartyServicer(pb_grpc.PartyServiceServicer):
             self._config.identity,
             session.protocol,
         )
-        await session.begin(keys, authority, sizes, request.outputs, request.checkpoint, peers, request.settled)
+        await self._compute(self._registered, session)
+        await session.begin(
+            keys,
+            authority,
+            sizes,
+            request.outputs,
+            request.checkpoint,
+            peers,
+            request.settled,
+            request.run_checkpoint,
+        )
+        if not session.predicts:
+            await self._compute(self._store.save_spec, session.run_id, session.agreement.spec_digest.hex())
         return pb.BeginSessionResponse()
 
     async def Exchange(
@@ -181,9 +204,14 @@ class PartyServicer(pb_grpc.PartyServiceServicer):
             if self._sessions.get(session.session_id) is not session:
                 raise SessionUnknown("the session was closed")
             started = time.perf_counter()
-            answer, parts = await session.handle(instruction, blobs)
+            await session.take_receipts([decode_receipt(receipt) for receipt in request.receipts])
+            ledger = LedgerHead(request.ledger_entries, request.ledger_head)
+            answer, parts = await session.handle(instruction, blobs, ledger)
             metrics.note_round(protocol.name, time.perf_counter() - started)
-            for message in framed(pb.ExchangeResponse, parts, **{protocol.body: packed(protocol, answer)}):
+            messages = framed(pb.ExchangeResponse, parts, **{protocol.body: packed(protocol, answer)})
+            if session.last_receipt is not None:
+                messages[0].receipt.CopyFrom(encode_receipt(session.last_receipt))
+            for message in messages:
                 yield message
             await session.prefetch()
 
@@ -204,7 +232,12 @@ class PartyServicer(pb_grpc.PartyServiceServicer):
     ) -> pb.CloseSessionResponse:
         """Forget a session; unknown ones are no error."""
         coordinator = self._coordinator(context)
-        await self._drop(lambda other: other.session_id == request.session_id and other.coordinator == coordinator)
+        session = self._sessions.get(request.session_id)
+        try:
+            if session is not None and session.coordinator == coordinator:
+                await session.take_receipts([decode_receipt(receipt) for receipt in request.receipts])
+        finally:
+            await self._drop(lambda other: other.session_id == request.session_id and other.coordinator == coordinator)
         return pb.CloseSessionResponse()
 
     @property
@@ -227,10 +260,28 @@ class PartyServicer(pb_grpc.PartyServiceServicer):
         self._store.restart(session.run_id)
         return self._accepted(self._prepare(request, coordinator))
 
-    @staticmethod
-    def _accepted(session: Session) -> Session:
+    def _accepted(self, session: Session) -> Session:
+        """A session whose run passes the owner's floors, alone and together with what left before."""
         session.offer = session.algorithm.accept(session.opened)
+        if not session.predicts:
+            policy, opened = self._config.policy, session.opened
+            check_coverage(policy, opened.spec, opened.index, session.offer.coverage)
+            reviewed = self._register.review(_asked(session), policy)
+            session.offer = replace(session.offer, warnings=(*session.offer.warnings, *reviewed.warnings))
         return session
+
+    def _registered(self, session: Session) -> None:
+        """Write down what a session that trains will expose, and count the sums of any session."""
+        policy = self._config.policy
+        if not session.predicts:
+            reviewed = self._register.begin(_asked(session), policy)
+            session.opened = replace(session.opened, salt=reviewed.salt)
+        session.counter = self._register.counter(session.run_id, policy)
+
+    @functools.cached_property
+    def _register(self) -> Register:
+        """Opened by the first session: a party that never served one has no database."""
+        return open_register(self._config.database_url)
 
     def _prepare(self, request: pb.OpenSessionRequest, coordinator: str) -> Session:
         spec = parse_spec(request.spec_yaml)
@@ -240,6 +291,9 @@ class PartyServicer(pb_grpc.PartyServiceServicer):
         index = spec.index_of(self._config.name)
         check_policy(self._config.policy, spec, index, coordinator)
         self._refuse_others(request.run_id, coordinator)
+        digest = spec_digest(spec)
+        if self._config.policy.approval == "required":
+            self._approvals.require(self._config.name, digest, request.spec_yaml, coordinator)
         algorithm = party_side(spec.train.algorithm)  # imported only now that the policy accepts it
         name, trained = spec.table_of(index), None
         if request.purpose == pb.PURPOSE_PREDICT:
@@ -247,6 +301,11 @@ class PartyServicer(pb_grpc.PartyServiceServicer):
             trained = self._trained(request.run_id, algorithm, name)
         elif request.purpose != pb.PURPOSE_TRAIN:
             raise MessageInvalid("the purpose of a session is to train or to predict")
+        elif request.ids or request.table:
+            raise MessageInvalid("a session that trains reads the rows that its spec names: it takes no ids, no table")
+        self._refuse_another_spec(request.run_id, digest, must_be_known=trained is not None)
+        if request.ids:
+            self._asked.count(self._config.name, coordinator, request.run_id, name, len(request.ids))
         tables = self._tables
         if name == spec.table_of(index):
             tables = aligned_tables(tables, AlignmentStore(self._config.state), spec, name, coordinator)
@@ -263,8 +322,11 @@ class PartyServicer(pb_grpc.PartyServiceServicer):
             model_imports=self._config.policy.model_imports,
             privacy=self._local_privacy,
             coordinator=QuestionLine(self._config, self._config.coordinator) if self._config.coordinator else None,
+            floors=floors_of(self._config.policy),
         )
-        return Session(opened, coordinator, algorithm, self._store, self._worker, reads, trained)
+        record = Record(self._config.state, load_identity(self._config.identity).private_key)
+        pins = self._config.policy.peers
+        return Session(opened, coordinator, algorithm, self._store, self._worker, reads, trained, record, pins)
 
     def _trained(self, run_id: str, algorithm: PartyAlgorithm, table: str) -> SavedModel:
         """The model that a run has saved here, if it may be used on a table."""
@@ -281,11 +343,25 @@ class PartyServicer(pb_grpc.PartyServiceServicer):
         """The run's table, or another one for a prediction, treated as the run's training rows taught."""
         kept, algorithm = self._store.load_preprocessing(run_id), party_side(spec.train.algorithm)
         saved = None if kept is None else Fitted.from_json(kept)
-        return table_of_run(tables, spec, index, dense=not algorithm.keeps_sparse, saved=saved, table=other)
+        columns = chosen_columns(self._config.policy, spec, index)
+        dense = not algorithm.keeps_sparse
+        return table_of_run(tables, spec, index, columns, dense=dense, saved=saved, table=other)
 
     def _refuse_others(self, run_id: str, coordinator: str) -> None:
         if self._store.owner(run_id) not in (None, coordinator):
             raise PolicyRefused(f"run {run_id} belongs to another coordinator: choose another run id")
+
+    def _refuse_another_spec(self, run_id: str, digest: str, *, must_be_known: bool) -> None:
+        """A run has one spec, for all its sessions: the one that it began with here."""
+        kept = self._store.spec(run_id)
+        if kept == digest or (kept is None and not must_be_known):
+            return
+        if kept is None:
+            raise SpecDiffers(f"no spec of run {run_id} was kept at {self._config.name} when it trained: train it anew")
+        raise SpecDiffers(
+            f"run {run_id} began at {self._config.name} with the spec of digest {kept[:12]}…, and now comes with "
+            f"{digest[:12]}…: start a new run for another spec"
+        )
 
     @functools.cached_property
     def _opened_privacy(self) -> LocalPrivacy:
@@ -326,6 +402,12 @@ class PartyServicer(pb_grpc.PartyServiceServicer):
         return await loop.run_in_executor(self._worker, functools.partial(function, *arguments))
 
 
+def _asked(session: Session) -> Asked:
+    covered = session.offer.coverage
+    assert covered is not None  # noqa: S101 (`check_coverage` has looked)
+    return asked_of(session.opened, covered, session.reads.digests[f"table {session.opened.table.name}"])
+
+
 def _summary(offer: TableOffer, share: float) -> pb.TableSummary:
     return pb.TableSummary(**asdict(offer), loaded_percent=int(100 * share))
 
@@ -333,9 +415,9 @@ def _summary(offer: TableOffer, share: float) -> pb.TableSummary:
 class PeerServicer(peer_grpc.PeerServiceServicer):
     """What other parties of a run may send."""
 
-    def __init__(self, peers_of: Callable[[str, str], PeerLinks]) -> None:
-        """`peers_of` finds the links of a session that a sender takes part in, or refuses."""
-        self._peers_of = peers_of
+    def __init__(self, peers_of: Callable[[str, str], PeerLinks], pins: Mapping[str, str]) -> None:
+        """`peers_of` finds the links of a session that a sender takes part in, or refuses; `pins` are certificates."""
+        self._peers_of, self._pins = peers_of, pins
 
     async def Push(
         self, request_iterator: AsyncIterator[peer_pb.PushRequest], context: grpc.aio.ServicerContext
@@ -346,6 +428,7 @@ class PeerServicer(peer_grpc.PeerServiceServicer):
         if first.WhichOneof("body") != "attach":
             raise MessageInvalid("a stream begins with `attach`, which names its session")
         sender = caller_of(context).name
+        check_pin(self._pins, sender, certificate_of(context))
         peers = self._peers_of(first.attach.session_id, sender)
         async for request in request_iterator:
             body = request.WhichOneof("body")

@@ -26,29 +26,42 @@ from parley.party.roles import (
 )
 from parley.party.tree_sums import TreeSums
 from parley.privacy.aggregation import Pairwise, ring_of, trees_of
+from parley.privacy.consent import Agreement, Beginning, Member, check_agreements, consent_of, fresh_nonce
+from parley.privacy.receipts import LedgerHead, Receipt
 from parley.privacy.recovery import RecoverableSums
 from parley.privacy.release import Addend, ClearProtection, RecoveryGate, Release, SumGate, TreeGate
-from parley.privacy.session_keys import SessionKey, SignedKey, pair_secret, verify_signed_key
+from parley.privacy.session_keys import (
+    KeyOfAnotherSession,
+    SessionKey,
+    check_pin,
+    pair_secret,
+    verify_signed_key,
+)
+from parley.privacy.transcript import Heads, Told, Transcript, digest_of
 from parley.protocols.protocol import CrossingProtocol
+from parley.protocols.recovery.codec import common_digest, has_step
 from parley.protocols.tensor.codec import Blobs
 from parley.services.party.checkpoints import Store
-from parley.services.party.config import Policy
+from parley.services.party.exposure import SumCounter
 from parley.services.party.peers import PeerLinks
 from parley.services.party.read_digests import DigestingTables
+from parley.services.party.signed_keys import Vouched
 from parley.services.party.sum_journal import SumJournal
+from parley.services.party.transcripts import Record, TranscriptFile, Witness
 from parley.services.wire.adaptive_executor import AdaptiveExecutor
-from parley.spec.run import RunSpec
+from parley.spec.digests import spec_digest
+from parley.tables.loading import id_digest
 
 ABANDONED_SECONDS = 60.0
 """A session without a stream for so long gives way when there is no room for another."""
 
 
-class PolicyRefused(PermissionError):
-    """This party's policy does not accept the run."""
-
-
 class PredictionRefused(ValueError):
     """The run's algorithm has no joint prediction."""
+
+
+class SpecDiffers(ValueError):
+    """The run has begun here with another spec."""
 
 
 class RoundMismatch(ValueError):
@@ -63,37 +76,8 @@ class SessionNotBegun(RuntimeError):
     """The session has no keys yet."""
 
 
-def check_policy(policy: Policy, spec: RunSpec, index: int, coordinator: str) -> None:
-    """Refuse a run that this party's owner did not allow.
-
-    Raises:
-        PolicyRefused: with what the policy says and what the run asks for.
-    """
-    aggregation = spec.privacy.aggregation
-    wanted = spec.parties[index].columns
-    closed = [name for name in spec.tables_of(index) if policy.tables is not None and name not in policy.tables]
-    checks = [
-        (coordinator in policy.coordinators, f"coordinator {coordinator} is not among {list(policy.coordinators)}"),
-        (spec.train.algorithm in policy.algorithms, f"algorithm {spec.train.algorithm} is not allowed here"),
-        (aggregation.kind in policy.aggregations, f"aggregation {aggregation.kind} is not allowed here"),
-        (
-            aggregation.minimum_parties >= policy.minimum_parties,
-            f"a sum over {aggregation.minimum_parties} parties could be opened, the policy asks for "
-            f"{policy.minimum_parties}: raise privacy.aggregation.minimum_parties",
-        ),
-        (not closed, f"table {', '.join(closed)} is not open to runs"),
-        (
-            policy.columns is None or (wanted is not None and set(wanted) <= set(policy.columns)),
-            f"only columns {list(policy.columns or ())} are open: name them under this party in the spec",
-        ),
-    ]
-    refused = [reason for allowed, reason in checks if not allowed]
-    if refused:
-        raise PolicyRefused(f"{spec.parties[index].name}'s policy refuses the run: " + "; ".join(refused))
-
-
-Hide = Callable[[int, Vector, frozenset[int] | None], Release[Addend]]
-SumUp = Callable[[int, Vector], Awaitable[Release[Addend]]]
+Hide = Callable[[int, Vector, frozenset[int] | None, Heads], Release[Addend]]
+SumUp = Callable[[int, Vector, Heads], Awaitable[Release[Addend]]]
 Answer = tuple[Message, Blobs]
 Secrets = Callable[[str], Mapping[int, bytes]]
 
@@ -107,18 +91,23 @@ class BegunRole:
     hide: Hide | None
     """How a draft is hidden in a sum; None where it travels up trees instead."""
     sum_up: SumUp | None
+    transcript: Transcript
+    """What this party and each other one have both been told; masks depend on it."""
+    count: Callable[[], None] = lambda: None
+    """Notes one sum in the register of exposure before it leaves."""
 
-    def planned(self, number: int, instruction: Any) -> tuple[Plan, Release[Any] | None]:
+    def planned(self, number: int, instruction: Any, heads: Heads) -> tuple[Plan, Release[Any] | None]:
         """Compute and hide in one visit to the compute thread: another visit costs more than the masks of a batch."""
         assert self.can.planning is not None  # noqa: S101 (a role that does not act plans)
         plan = self.can.planning.plan(self.state, instruction)
-        return plan, self.hidden(number, plan)
+        return plan, self.hidden(number, plan, heads)
 
-    def hidden(self, number: int, plan: Plan) -> Release[Any] | None:
+    def hidden(self, number: int, plan: Plan, heads: Heads) -> Release[Any] | None:
         """What a plan's draft becomes before it leaves."""
         if plan.draft is None or self.hide is None:
             return plan.release
-        return self.hide(number, plan.draft, plan.participants)
+        self.count()
+        return self.hide(number, plan.draft, plan.participants, heads)
 
 
 @dataclass
@@ -135,16 +124,29 @@ class Session:
     """What the run reads of this party's tables."""
     trained: SavedModel | None = None
     """The saved model, for a prediction; None in training."""
+    record: Record | None = None
+    """Where the party's word about its sessions goes, and the key that signs it; None keeps none."""
+    pins: Mapping[str, str] = field(default_factory=dict)
+    """Certificates of other parties that this party's policy pins."""
     key: SessionKey = field(default_factory=SessionKey.generate)
+    nonce: bytes = field(default_factory=fresh_nonce)
+    """This party's share of the session's salt."""
     peers: PeerLinks | None = None
     offer: Offer = field(default_factory=Offer)
     """What this party said of its block; the coordinator must repeat it."""
+    counter: SumCounter | None = None
+    """Counts what leaves in the register of exposure; None until the run stands there."""
     _streams: int = 0
     _unattached_since: float = field(default_factory=time.monotonic)
     _begun: BegunRole | None = None
+    _witness: Witness | None = None
+    _receipt: Receipt | None = None
+    """This party's word with its last answer, if there is one."""
+    _uncounted: int | None = None
+    """The round whose answer is not in the digest of releases yet."""
     _round: int = 0
     _asked: Answer | None = None
-    """The last instruction: what comes again is told from another one with the same number."""
+    """The last instruction, to tell a retry from another instruction with the same number."""
     _answer: Answer | None = None
     _turn: asyncio.Lock = field(default_factory=asyncio.Lock)
     _work: AdaptiveExecutor = field(init=False)
@@ -174,7 +176,7 @@ class Session:
 
     @property
     def is_abandoned(self) -> bool:
-        """Whether no stream has been attached for a while: a coordinator that lives attaches one soon."""
+        """Whether no stream has been attached for a while; a live coordinator attaches one soon."""
         return not self._streams and time.monotonic() - self._unattached_since > ABANDONED_SECONDS
 
     def attach(self) -> None:
@@ -191,23 +193,54 @@ class Session:
         """Whether the session uses a saved model."""
         return self.opened.predicts
 
+    @functools.cached_property
+    def id_digest(self) -> bytes:
+        """SHA-256 over the ids of the rows, where all parties have the same rows; else empty."""
+        if self.opened.spec.train.layout != "vertical":
+            return b""
+        return bytes.fromhex(id_digest(self.opened.table.ids))
+
+    @functools.cached_property
+    def agreement(self) -> Agreement:
+        """What this party was told when the session opened; it signs it, and compares it with what others signed."""
+        common = self.opened.spec.train.layout == "vertical"
+        return Agreement(
+            "predict" if self.predicts else "train",
+            bytes.fromhex(spec_digest(self.opened.spec)),
+            self.nonce,
+            len(self.opened.table) if common else 0,
+            self.id_digest,
+            self.offer.upper_size,
+        )
+
     async def begin(
         self,
-        keys: Sequence[SignedKey],
+        keys: Sequence[Vouched],
         ca: bytes,
         upper_sizes: Sequence[int],
         outputs: int,
         checkpoint: int,
         peers: PeerLinks,
         settled: Sequence[Message] = (),
+        run_checkpoint: int = 0,
     ) -> None:
-        """Agree on masks with the other parties and load what to begin from."""
-        secrets = functools.partial(self._secrets, keys, ca)
-        recovery = self._recovery(secrets, settled)
-        begun = Begun(self.opened, upper_sizes, outputs, peers, secrets, recovery)
+        """See that every party was told the same, agree on masks with them, and load what to begin from."""
+        self._verify(keys, ca, upper_sizes)
+        began = run_checkpoint if self._journal is not None else checkpoint
+        told = b"".join(message.SerializeToString(deterministic=True) for message in settled)
+        members = [Member(vouched.key.name, vouched.key.public_key, vouched.agreement) for vouched in keys]
+        consent = consent_of(Beginning(self.run_id, self.session_id, outputs, began, told), members)
+        secrets = functools.partial(self._secrets, keys, consent)
+        transcript = Transcript(consent, self.opened.index, len(self.names))
+        recovery = self._recovery(secrets, settled, transcript)
+        begun = Begun(self.opened, upper_sizes, outputs, peers, secrets, recovery, self._count_sum)
 
         def prepare() -> tuple[Role, Any]:
             role = self._role(begun)
+            if self._journal is not None:
+                newest = (k for k in self.store.checkpoints(self.run_id) if k <= run_checkpoint)
+                if checkpoint != max(newest, default=0):
+                    raise CheckpointMissing(f"checkpoint {checkpoint} is not this party's newest for {run_checkpoint}")
             saved = self.store.load_checkpoint(self.run_id, checkpoint) if checkpoint else None
             if saved is not None and int(saved["k"]) != checkpoint:
                 raise CheckpointMissing(f"the checkpoint says {int(saved['k'])} where {checkpoint} is asked for")
@@ -216,11 +249,47 @@ class Session:
         hide, sum_up = self._protection(secrets, peers, recovery)
         async with self._turn:
             if self._begun is not None:
-                # The same keys again would mask other values with the masks that are used up already.
+                # With the same keys, masks that have been used would hide other values.
                 raise RoundMismatch("the session has begun already: open a new one to begin again")
             role, state = await self._compute(prepare)
-            self.peers, self._begun = peers, BegunRole(Capabilities(role), state, hide, sum_up)
+            await self._witness_beginning(members, keys, consent, outputs, began)
+            self.peers, self._begun = (
+                peers,
+                BegunRole(Capabilities(role), state, hide, sum_up, transcript, self._count_sum),
+            )
             self._round, self._asked, self._answer = 0, None, None
+
+    async def _witness_beginning(
+        self, members: Sequence[Member], keys: Sequence[Vouched], consent: bytes, outputs: int, checkpoint: int
+    ) -> None:
+        if self.record is None:
+            return
+        certificates = [vouched.key.certificate_pem for vouched in keys]
+        file = TranscriptFile(self.record.state, self.run_id)
+        self._witness = Witness(
+            self.opened.index,
+            members,
+            certificates,
+            consent,
+            self.record.key_pem,
+            file,
+            may_miss=self._journal is not None,
+        )
+        if self.predicts:  # there may be many of them: one line when it ends says what left
+            return
+        about = {"run": self.run_id, "session": self.session_id, "coordinator": self.coordinator}
+        begin = functools.partial(self._witness.begin, **about, outputs=outputs, checkpoint=checkpoint)
+        await self._compute(begin)
+
+    @property
+    def last_receipt(self) -> Receipt | None:
+        """What goes with the answer to a checkpoint, and to the end of training."""
+        return self._receipt
+
+    async def take_receipts(self, receipts: Sequence[Receipt]) -> None:
+        """Compare everybody's receipts with this party's own."""
+        if self._witness is not None and receipts:
+            await self._compute(self._witness.take, receipts)
 
     def _role(self, begun: Begun) -> Role:
         if self.trained is None:
@@ -228,8 +297,11 @@ class Session:
         assert self.algorithm.predictor is not None  # noqa: S101 (a session that predicts is opened only then)
         return self.algorithm.predictor(begun, self.trained)
 
-    async def handle(self, message: Any, blobs: Blobs) -> Answer:
-        """Plan, pay, commit: one round. A retry of the last one gets the same bytes."""
+    async def handle(self, message: Any, blobs: Blobs, ledger: LedgerHead | None = None) -> Answer:
+        """Plan, pay, commit: one round. A retry of the last one gets the same bytes.
+
+        `ledger` is what the coordinator tells of its label ledger, for the receipt.
+        """
         begun = self._begun
         if begun is None or message is None:
             raise SessionNotBegun("the session takes no such instruction now: call BeginSession first")
@@ -242,38 +314,85 @@ class Session:
                 raise RoundMismatch(
                     f"round {number} came where round {self._round + 1} is due: open a new session to begin again"
                 )
-            plan, release = await self._planned(begun, number, instruction)
+            if self._witness is not None:
+                self._witness.check_due()
+                await self._count_release()
+            told = await self._told(begun.transcript, message, blobs, instruction)
+            plan, release = await self._planned(begun, number, instruction, told.heads)
             if plan.draft is not None and begun.sum_up is not None:
-                release = await begun.sum_up(number, plan.draft)
+                begun.count()
+                release = await begun.sum_up(number, plan.draft, told.heads)
             await self._keep(begun.can, plan)
+            begun.transcript.keep()
             begun.state, self._round, self._asked = plan.state, number, (message, blobs)
             self._answer = begun.can.role.encode(number, instruction, release)
+            await self._attest(number, plan, told.heads, ledger or LedgerHead())
             return self._answer
+
+    async def _attest(self, number: int, plan: Plan, heads: Heads, ledger: LedgerHead) -> None:
+        """Count the answer among what was released; sign for it where the run keeps something."""
+        self._receipt, self._uncounted = None, number
+        if self._witness is not None and not self.predicts and (plan.checkpoint is not None or plan.finished):
+            await self._count_release()
+            self._receipt = await self._compute(self._witness.receipt, number, heads, ledger)
+
+    async def _count_release(self) -> None:
+        """Take the last answer into the digest of what this party has released; done while others work, if possible."""
+        number, self._uncounted = self._uncounted, None
+        if number is None or self._answer is None or self._witness is None:
+            return
+        answer, blobs = self._answer
+        if blobs:
+            await self._compute(self._witness.note, number, answer, blobs)
+        else:
+            self._witness.note(number, answer, blobs)
 
     async def prefetch(self) -> None:
         """Work for the next round while the others work on this one; what it finds is used if that round comes."""
         begun = self._begun
+        async with self._turn:
+            await self._count_release()
         if begun is None or begun.can.prefetching is None:
             return
         async with self._turn:
             if begun.can.prefetching.can_prefetch(begun.state):
                 begun.state = await self._work.do("prefetch", begun.can.prefetching.prefetch, begun.state)
 
-    async def _planned(self, begun: BegunRole, number: int, instruction: Any) -> tuple[Plan, Release[Any] | None]:
+    async def _told(self, transcript: Transcript, message: Any, blobs: Blobs, instruction: Any) -> Told:
+        """Take an instruction into the transcript."""
+        # Large tensors are hashed beside the event loop; a message without any is hashed before a thread would wake.
+        told = await self._compute(_digest, message, blobs) if blobs else _digest(message, blobs)
+        if has_step(message) and message.recovery.WhichOneof("ask") != "values":
+            return transcript.read_apart(told)
+        return transcript.read(message.round, told, getattr(instruction, "participants", None))
+
+    async def _planned(
+        self, begun: BegunRole, number: int, instruction: Any, heads: Heads
+    ) -> tuple[Plan, Release[Any] | None]:
         can = begun.can
         if can.peer is not None:
             plan = await can.peer.act(begun.state, instruction)
-            return plan, await self._compute(begun.hidden, number, plan)
+            return plan, await self._compute(begun.hidden, number, plan, heads)
         kind = can.predictable.cost_class(instruction) if can.predictable is not None else None
-        return await self._work.do(kind, begun.planned, number, instruction)
+        return await self._work.do(kind, begun.planned, number, instruction, heads)
 
     async def close(self) -> None:
         """Stop what runs beside the rounds, keep what is worth keeping, and leave the other parties."""
-        begun = self._begun
+        begun, witness = self._begun, self._witness
         if begun is not None and begun.can.background is not None:
             await self._keep(begun.can, await begun.can.background.stop(begun.state))
         if self.peers is not None:
             await self.peers.close()
+        if self.counter is not None:
+            await self._compute(self.counter.close)
+        if begun is not None and witness is not None:
+            await self._count_release()
+            about = {"session": self.session_id, "purpose": self.agreement.purpose}
+            await self._compute(functools.partial(witness.end, self._round, begun.transcript.heads, **about))
+
+    def _count_sum(self) -> None:
+        if self.counter is not None:
+            self.counter.count()
 
     async def _keep(self, can: Capabilities, plan: Plan) -> None:
         for k in (plan.earlier_checkpoint, plan.checkpoint):
@@ -287,7 +406,7 @@ class Session:
                 await self._compute(self.store.save_reports, self.run_id, reports)
 
     def settled_sums(self, since: int) -> Sequence[Any]:
-        """What this party tells of the run's sums with recovery, from round `since` on."""
+        """What this party reports of the run's sums with recovery, from round `since` on."""
         journal, recovery = self._journal, self.protocol.recovery
         return () if journal is None or recovery is None else recovery.encode_settled(journal.since(since))
 
@@ -298,7 +417,7 @@ class Session:
             return None
         return SumJournal(self.store.sums_file(self.run_id), self.protocol.recovery.phases)
 
-    def _recovery(self, secrets: Secrets, settled: Sequence[Message]) -> Recovery | None:
+    def _recovery(self, secrets: Secrets, settled: Sequence[Message], transcript: Transcript) -> Recovery | None:
         journal, recovery = self._journal, self.protocol.recovery
         if journal is None or recovery is None:
             return None
@@ -306,34 +425,61 @@ class Session:
         spec = self.opened.spec
         settings, needed = spec.privacy.aggregation, functools.partial(spec.privacy.aggregation.needed, spec.sampled)
         names = dict(enumerate(self.names))
-        ring = ring_of(settings)
-        sums = RecoverableSums(self.opened.index, self.session_id, names, secrets("shares"), ring, needed)
+        ring = ring_of(settings, self.opened.floors.beyond)
+        shares = secrets("shares")
+        sums = RecoverableSums(self.opened.index, self.session_id, names, shares, ring, needed, transcript)
         return Recovery(RecoveryGate(sums), journal)
 
     def _protection(
         self, secrets: Secrets, peers: PeerLinks, recovery: Recovery | None
     ) -> tuple[Hide | None, SumUp | None]:
-        settings, index = self.opened.spec.privacy.aggregation, self.opened.index
+        settings, index, floors = self.opened.spec.privacy.aggregation, self.opened.index, self.opened.floors
         if recovery is not None:
             everyone, gate = frozenset(range(len(self.names))), recovery.gate
-            return lambda _, draft, participants: gate.release(draft, participants or everyone), None
+            return lambda _, draft, participants, __: gate.release(draft, participants or everyone), None
         if settings.kind == "two_tree":
-            trees = TreeGate(index, trees_of(len(self.names)), ring_of(settings))
+            trees = TreeGate(index, trees_of(len(self.names)), ring_of(settings, floors.beyond), secrets("trees"))
             return None, TreeSums(trees, peers, self.opened.spec.round_seconds).add  # always over all parties
         if settings.kind == "plain":
             return SumGate(ClearProtection(len(self.names))).release, None
-        masks = Pairwise(index, secrets("mask"), ring_of(settings), settings.minimum_parties)
+        least = max(settings.minimum_parties, floors.minimum_parties)
+        masks = Pairwise(index, secrets("mask"), ring_of(settings, floors.beyond), least)
         return SumGate(masks).release, None
 
-    def _secrets(self, keys: Sequence[SignedKey], ca: bytes, purpose: str) -> dict[int, bytes]:
-        own, secrets = self.opened.name, {}
-        for index, (name, signed) in enumerate(zip(self.names, keys, strict=True)):
+    def _verify(self, keys: Sequence[Vouched], ca: bytes, upper_sizes: Sequence[int]) -> None:
+        """Refuse keys that others did not sign, and a session of which they were told something else."""
+        for index, (name, vouched) in enumerate(zip(self.names, keys, strict=True)):
             if index != self.opened.index:
-                verify_signed_key(signed, ca, name, self.session_id, 0)
-                secrets[index] = pair_secret(
-                    self.key, own, name, signed.public_key, run_id=self.session_id, attempt=0, purpose=purpose
-                )
-        return secrets
+                verify_signed_key(vouched.key, ca, name, self.session_id, 0)
+                check_pin(self.pins, name, vouched.key.certificate_pem)
+            elif (vouched.key.name, vouched.key.public_key) != (name, self.key.public_bytes):
+                raise KeyOfAnotherSession(f"the key of {name} is not the one that it made for this session")
+        members = [Member(vouched.key.name, vouched.key.public_key, vouched.agreement) for vouched in keys]
+        check_agreements(self.agreement, members, upper_sizes)
+
+    def _secrets(self, keys: Sequence[Vouched], consent: bytes, purpose: str) -> dict[int, bytes]:
+        """Secrets with every other party; their keys have been verified."""
+        return {
+            index: pair_secret(
+                self.key,
+                self.opened.name,
+                name,
+                vouched.key.public_key,
+                run_id=self.session_id,
+                attempt=0,
+                purpose=purpose,
+                consent=consent,
+            )
+            for index, (name, vouched) in enumerate(zip(self.names, keys, strict=True))
+            if index != self.opened.index
+        }
 
     async def _compute(self, function: Callable[..., Any], *arguments: Any) -> Any:
         return await asyncio.get_running_loop().run_in_executor(self.worker, function, *arguments)
+
+
+def _digest(message: Message, blobs: Blobs) -> bytes:
+    """What an instruction says to everyone who gets it."""
+    if has_step(message):
+        return common_digest(message, blobs)
+    return digest_of(message.SerializeToString(deterministic=True), blobs)

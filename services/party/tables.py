@@ -1,6 +1,7 @@
 """The tables that a party offers: loaded once, and again when the file changes."""
 
 import logging
+import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
@@ -43,7 +44,10 @@ class TableStore:
 
     def __init__(self, tables: dict[str, TableConfig]) -> None:
         self._tables = tables
-        self._loaded: dict[TableRequest, tuple[int, Table]] = {}
+        self._loaded: dict[TableRequest, tuple[int, weakref.ref[Table]]] = {}
+        """Every choice of columns that somebody works on, with the stamp of its source."""
+        self._newest: dict[str, Table] = {}
+        """The last one of each table is kept: the next run is likely to ask for it again."""
         self._only: dict[str, RowChoice] = {}
 
     def only(self, name: str, choice: RowChoice) -> "TableStore":
@@ -66,6 +70,10 @@ class TableStore:
         """The preprocessing that the owner of a table declared."""
         config = self._config(name)
         return None if config.preprocess is None else config.preprocess.declared
+
+    def standardises(self, name: str) -> bool:
+        """Whether a table is scaled by the mean and the deviation of its own rows."""
+        return self._config(name).standardise
 
     def load(self, name: str, columns: tuple[str, ...] | None = None, *, dense: bool = True, raw: bool = True) -> Table:
         """A table, or some of its columns; a sparse file stays sparse unless `dense` is asked for.
@@ -110,11 +118,15 @@ class TableStore:
     def _read(self, name: str, request: TableRequest) -> Table:
         """The chosen rows of a table, from memory unless its file has changed."""
         stamp = self.stamp(name)
-        known = self._loaded.get(request)
-        if known is None or known[0] != stamp:
-            known = (stamp, load_table(replace(request, only=self._only.get(name))))
-            self._loaded[request] = known
-        return known[1]
+        read, known = self._loaded.get(request, (None, None))
+        table = known() if known is not None and read == stamp else None
+        if table is None:
+            self._newest.pop(name, None)  # before another one is read beside it
+            table = load_table(replace(request, only=self._only.get(name)))
+            self._loaded = {each: kept for each, kept in self._loaded.items() if kept[1]() is not None}
+            self._loaded[request] = (stamp, weakref.ref(table))
+        self._newest[name] = table
+        return table
 
     def labels(
         self, name: str, classes: Sequence[str] | None = None, kind: Literal["classes", "real"] = "classes"
@@ -135,7 +147,7 @@ class TableStore:
         return self._config(name).stamp()
 
     def offer(self, name: str, progress: Callable[[float], None] = lambda _: None) -> TableOffer:
-        """What to say of a table to those who may use it; `progress` hears which share of it has been read."""
+        """What to say of a table to those who may use it; `progress` is called with the share that has been read."""
         try:
             return self.examine(name, progress)
         except TableError as error:
@@ -181,9 +193,9 @@ def chosen_rows(table: Table, ids: list[str]) -> Table:
     if not ids:
         return table
     place = {identity: row for row, identity in enumerate(table.ids)}
-    missing = [identity for identity in ids if identity not in place]
-    if missing:
-        raise RowsDiffer(f"{len(missing)} of {len(ids)} ids are not in table {table.name}, such as {missing[0]!r}")
+    if not place.keys() >= set(ids):
+        # Neither which nor how many: the answer to a long list must not tell more than one question may.
+        raise RowsDiffer(f"not all of the {len(ids)} ids are in table {table.name}: name rows that every party has")
     rows = np.array([place[identity] for identity in ids])
     texts = {column: values[rows] for column, values in table.texts.items()}
     return replace(table, ids=table.ids[rows], features=table.features[rows], texts=texts)

@@ -49,10 +49,15 @@ class Policy:
 
 def caller_of(context: grpc.aio.ServicerContext) -> Caller:
     """The caller of a request, from its certificate."""
+    return _caller(certificate_of(context))
+
+
+def certificate_of(context: grpc.aio.ServicerContext) -> bytes:
+    """The certificate that the caller of a request showed, PEM."""
     certificates = context.auth_context().get("x509_pem_cert")
     if not certificates:
         raise NotAuthorised("the caller showed no certificate: connect with mutual TLS")
-    return _caller(certificates[0])
+    return bytes(certificates[0])
 
 
 @lru_cache(maxsize=256)

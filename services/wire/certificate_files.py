@@ -10,6 +10,8 @@ from cryptography import x509
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
+from parley.services.wire.key_commands import printed_by
+
 
 class CertificateError(ValueError):
     """A certificate, key or request cannot be made or used."""
@@ -47,12 +49,14 @@ class PeerRefused(CertificateError):
     """A certificate does not carry exactly one identity."""
 
 
-def load_authority(folder: Path, now: datetime) -> tuple[x509.Certificate, ec.EllipticCurvePrivateKey]:
-    """Load an authority that may sign now, with its key."""
+def load_authority(
+    folder: Path, now: datetime, key_command: Sequence[str] | None = None
+) -> tuple[x509.Certificate, ec.EllipticCurvePrivateKey]:
+    """Load an authority that may sign now, with its key: the file's, or the one that a command prints as PEM."""
     certificate = load_certificate(folder / "ca.pem")
     refuse_non_authority(certificate, folder / "ca.pem")
     refuse_outside_validity(certificate, folder / "ca.pem", now)
-    key = load_key(folder / "ca.key")
+    key = load_key(folder / "ca.key") if key_command is None else parse_key(printed_by(key_command), "key_command")
     if key.public_key() != certificate.public_key():
         raise KeyMismatch(f"{folder / 'ca.key'} is not the key of {folder / 'ca.pem'}: restore the pair.")
     return certificate, key
@@ -92,9 +96,22 @@ def load_certificate(path: Path) -> x509.Certificate:
         raise CertificateUnreadable(f"{path} is not a PEM certificate: have it signed again.") from error
 
 
+def load_certificates(path: Path) -> list[x509.Certificate]:
+    """Load every PEM certificate of a file: while an authority is changed, there are two."""
+    content = read(path)
+    try:
+        return x509.load_pem_x509_certificates(content)
+    except ValueError as error:
+        raise CertificateUnreadable(f"{path} is not a PEM certificate: have it signed again.") from error
+
+
 def load_key(path: Path) -> ec.EllipticCurvePrivateKey:
     """Load an unencrypted P-256 key."""
-    content = read(path)
+    return parse_key(read(path), str(path))
+
+
+def parse_key(content: bytes, path: str) -> ec.EllipticCurvePrivateKey:
+    """Read an unencrypted P-256 key; `path` says where it comes from."""
     try:
         key = serialization.load_pem_private_key(content, password=None)
     except (ValueError, TypeError) as error:

@@ -8,7 +8,9 @@ beside it, for browsers and other tools; they cannot take the form of a `tls_nam
 A private key never leaves the host that made it: `request` makes a key and a signing request there, and `sign` answers
 the request at the authority. `issue` does both at once, for a federation on one machine.
 
-Folders: an authority has `ca.pem` and `ca.key`; an identity has `certificate.pem`, `key.pem` and `ca.pem`.
+Folders: an authority has `ca.pem` and `ca.key`; an identity has `certificate.pem`, `key.pem` and `ca.pem`. While an
+authority is changed for another, `ca.pem` holds both, one after the other, and certificates of either are taken.
+`revoked.pem`, where there is one, lists certificates that were taken back (services/wire/revocation.py).
 """
 
 import hashlib
@@ -39,6 +41,7 @@ from parley.services.wire.certificate_files import (
     key_pem,
     load_authority,
     load_certificate,
+    load_certificates,
     load_key,
     pem,
     read,
@@ -115,7 +118,7 @@ def tls_name(role: str, name: str) -> str:
 def create_authority(
     folder: Path | str, name: str, days: int = 3650, *, force: bool = False, now: datetime | None = None
 ) -> Path:
-    """Make a certificate authority and return its certificate's path. Guard `ca.key`: it can make anyone."""
+    """Make a certificate authority; returns its certificate's path. Whoever has `ca.key` can issue any identity."""
     folder, moment = Path(folder), now or datetime.now(UTC)
     _refuse_name(name)
     key = ec.generate_private_key(ec.SECP256R1())
@@ -160,6 +163,7 @@ def sign(
     out: Path | str | None = None,
     force: bool = False,
     now: datetime | None = None,
+    key_command: Sequence[str] | None = None,
 ) -> Path:
     """Answer a signing request with `certificate.pem` and `ca.pem`, beside the request or in `out`.
 
@@ -175,7 +179,7 @@ def sign(
             f"{csr} asks to be {peer.role} {peer.name!r}, not {role or peer.role} {name or peer.name!r}: "
             "do not sign it unless the other side confirms."
         )
-    ca, ca_key = load_authority(ca_dir, moment)
+    ca, ca_key = load_authority(ca_dir, moment, key_command)
     expires = moment + _days(days)
     if expires > ca.not_valid_after_utc:
         raise AuthorityRefused(
@@ -211,14 +215,16 @@ def issue(
     out: Path | str | None = None,
     force: bool = False,
     now: datetime | None = None,
+    key_command: Sequence[str] | None = None,
 ) -> Path:
     """Make a key and its certificate in one place, `out` or a folder `name` beside the authority's; return it."""
     _refuse_name(name)
     folder = Path(ca_dir).parent / name if out is None else Path(out)
-    load_authority(Path(ca_dir), now or datetime.now(UTC))  # before a key is written that nothing will certify
+    # before a key is written that nothing will certify
+    load_authority(Path(ca_dir), now or datetime.now(UTC), key_command)
     refuse_overwriting([folder / "certificate.pem", folder / "ca.pem"], force)
     csr = request(name, role, hosts, folder, force=force)
-    sign(csr, ca_dir, days, name=name, role=role, force=force, now=now)
+    sign(csr, ca_dir, days, name=name, role=role, force=force, now=now, key_command=key_command)
     csr.unlink()
     return folder
 
@@ -226,29 +232,37 @@ def issue(
 def load_identity(folder: Path | str, *, now: datetime | None = None) -> Identity:
     """Load and check an identity: parts that belong together, an issuer that may issue, and dates that hold."""
     folder, moment = Path(folder), now or datetime.now(UTC)
-    certificate, ca = load_certificate(folder / "certificate.pem"), load_certificate(folder / "ca.pem")
+    certificate, authorities = load_certificate(folder / "certificate.pem"), load_certificates(folder / "ca.pem")
     key = load_key(folder / "key.pem")
     if key.public_key() != certificate.public_key():
         raise KeyMismatch(
             f"The key in {folder} is not the key of its certificate: sign the request that was made with that key."
         )
-    refuse_non_authority(ca, folder / "ca.pem")
-    try:
-        certificate.verify_directly_issued_by(ca)
-    except (ValueError, TypeError, InvalidSignature) as error:
+    for authority in authorities:
+        refuse_non_authority(authority, folder / "ca.pem")
+    ca = next((each for each in authorities if _has_issued(each, certificate)), None)
+    if ca is None:
         raise KeyMismatch(
             f"The certificate in {folder} was not issued by the authority beside it: "
             "copy the `ca.pem` of the authority that signed it."
-        ) from error
+        )
     refuse_outside_validity(certificate, folder / "certificate.pem", moment)
     refuse_outside_validity(ca, folder / "ca.pem", moment)
     return Identity(
         certificate_chain=pem(certificate),
         private_key=key_pem(key),
-        ca=pem(ca),
+        ca=b"".join(pem(each) for each in authorities if moment <= each.not_valid_after_utc),
         peer=peer_identity(pem(certificate)),
         expires=min(certificate.not_valid_after_utc, ca.not_valid_after_utc),
     )
+
+
+def _has_issued(authority: x509.Certificate, certificate: x509.Certificate) -> bool:
+    try:
+        certificate.verify_directly_issued_by(authority)
+    except (ValueError, TypeError, InvalidSignature):
+        return False
+    return True
 
 
 def peer_identity(certificate_pem: bytes) -> Peer:

@@ -31,7 +31,7 @@ async def receive(first: Envelope, following: Callable[[], Awaitable[Envelope]])
     if sum(sizes) > LARGEST_TENSOR_BYTES:
         raise MessageInvalid(f"tensors of {sum(sizes)} bytes were announced; at most {LARGEST_TENSOR_BYTES} are taken")
     for size in sizes:
-        buffer = np.empty(size, np.uint8).data  # memory that is touched when it is filled, not before
+        buffer = np.empty(size, np.uint8).data  # an announcement alone costs no memory
         filled = 0
         while filled < size:
             message = await following()

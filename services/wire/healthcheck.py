@@ -51,7 +51,7 @@ def address_of(config: Path) -> tuple[str, Path]:
     The service has read the whole file and refused it if it is wrong; a probe needs two fields of it.
 
     Raises:
-        Unhealthy: if the file does not say, or leaves the port to chance.
+        Unhealthy: if the file does not say, or lets the system choose the port.
     """
     try:
         content = yaml.safe_load(config.read_text())

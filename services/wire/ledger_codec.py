@@ -10,6 +10,7 @@ from parley.privacy.accounting import (
     online_epsilon,
     reported_epsilon,
 )
+from parley.privacy.evaluations import EvaluationRegister
 from parley.privacy.ledger import Entry, Ledger, LedgerBroken, RunNotOpen
 
 
@@ -44,6 +45,14 @@ def report_of(ledger: Ledger, run_id: str, *, delta: float, budget: float) -> pb
     report.rdp_epsilon = online_epsilon(event, delta)
     report.pld_epsilon = reported_epsilon(event, delta)
     return report
+
+
+def evaluations_of(register: EvaluationRegister, run_id: str) -> list[pb.EvaluationCount]:
+    """Figures on true labels that a run lets out."""
+    return [
+        pb.EvaluationCount(name=each.name, rows=each.rows, evaluations=each.evaluations, epsilon=each.epsilon)
+        for each in register.of_run(run_id)
+    ]
 
 
 def _entry(entry: Entry) -> pb.LedgerEntry:

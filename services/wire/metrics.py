@@ -1,7 +1,7 @@
 """Figures for a monitoring system (Prometheus): counts, sizes and times.
 
 Labels are names that the configuration, the protos and the catalogues fix: methods, reasons, parties, algorithms,
-states. No value here is computed from anyone's records; `tests/integration/test_web.py` holds it to that.
+states. No value here is computed from anyone's records; `tests/integration/test_web.py` checks it.
 """
 
 import ipaddress

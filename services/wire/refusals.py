@@ -1,5 +1,6 @@
 """Errors on the wire: one status code and one named reason for each refusal, from a service's own catalogue."""
 
+import asyncio
 import inspect
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -14,8 +15,9 @@ from grpc_status import rpc_status
 from parley.protocols.refusals import Catalogue, Refusal
 from parley.protocols.tensor.codec import MessageInvalid
 from parley.services.wire import metrics
-from parley.services.wire.authorisation import Caller, NotAuthorised, Policy, caller_of
-from parley.services.wire.certificate_files import CertificateError, PeerRefused
+from parley.services.wire.authorisation import Caller, NotAuthorised, Policy, caller_of, certificate_of
+from parley.services.wire.certificate_files import CertificateError, CertificateExpired, PeerRefused
+from parley.services.wire.revocation import CertificateRevoked, Standing
 
 DOMAIN = "parley"
 LONGEST_BYTES = 1500
@@ -29,6 +31,8 @@ SHARED: Catalogue = {
     MessageInvalid: Refusal("INVALID_ARGUMENT", "MESSAGE_INVALID"),
     CertificateError: Refusal("FAILED_PRECONDITION", "CERTIFICATE_INVALID"),
     PeerRefused: Refusal("UNAUTHENTICATED", "CALLER_UNKNOWN"),
+    CertificateExpired: Refusal("UNAUTHENTICATED", "CERTIFICATE_EXPIRED"),
+    CertificateRevoked: Refusal("UNAUTHENTICATED", "CERTIFICATE_REVOKED"),
     NotImplementedError: Refusal("UNIMPLEMENTED", "NOT_IMPLEMENTED", "this method is not served here"),
 }
 """What every service refuses alike."""
@@ -47,7 +51,7 @@ def reason_of(error: grpc.RpcError) -> str | None:
     """The named reason that a service gave, if it gave one."""
     try:
         status = rpc_status.from_call(error)
-    except ValueError:  # the connection broke after the trailers, or something between changed them: no word of ours
+    except ValueError:  # the connection broke after the trailers, or something between changed them
         return None
     for detail in status.details if status is not None else ():
         info = error_details_pb2.ErrorInfo()
@@ -82,9 +86,11 @@ class _Malformed:
 class BoundaryInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]
     """The one place where callers are checked and errors become refusals."""
 
-    def __init__(self, policy: Policy, catalogue: Catalogue) -> None:
+    def __init__(self, policy: Policy, catalogue: Catalogue, standing: Standing | None = None) -> None:
+        """`standing` says whether a caller's certificate stands; without one, what TLS checked at first is enough."""
         self._policy = policy
         self._catalogue = catalogue
+        self._standing = standing
 
     async def intercept_service(
         self, continuation: Callable[..., Awaitable[Any]], handler_call_details: grpc.HandlerCallDetails
@@ -120,19 +126,43 @@ class BoundaryInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]
             return self._single(method, behaviour)
 
         async def call(request: Any, context: grpc.aio.ServicerContext) -> AsyncIterator[Any]:
+            watch: asyncio.Task[None] | None = None
             try:
                 self._admit(method, context)
                 _refuse_malformed(request)
+                watch = self._watched(context)
                 async for response in behaviour(request, context):
                     yield response
             except Exception as error:
                 await self._refuse(method, context, error)
+            except asyncio.CancelledError:
+                if watch is None or not watch.done():
+                    raise
+                await self._refuse(method, context, CertificateRevoked("the caller's certificate stands no longer"))
+            finally:
+                if watch is not None:
+                    watch.cancel()
 
         return call
 
     def _admit(self, method: str, context: grpc.aio.ServicerContext) -> Caller:
         metrics.CALLS.labels(method).inc()
-        return self._policy.admit(method, caller_of(context))
+        caller = caller_of(context)
+        if self._standing is not None:
+            self._standing.require(certificate_of(context))
+        return self._policy.admit(method, caller)
+
+    def _watched(self, context: grpc.aio.ServicerContext) -> "asyncio.Task[None] | None":
+        """Cancels the call that runs now, once its caller's certificate stands no longer."""
+        call, standing = asyncio.current_task(), self._standing
+        if standing is None or call is None:
+            return None
+
+        async def end() -> None:
+            await standing.until_fallen(certificate_of(context))
+            call.cancel()
+
+        return asyncio.create_task(end())
 
     async def _refuse(self, method: str, context: grpc.aio.ServicerContext, error: Exception) -> None:
         if isinstance(error, grpc.aio.AbortError):

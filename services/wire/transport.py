@@ -30,8 +30,8 @@ OPTIONS: list[tuple[str, Any]] = [
     ("grpc.initial_reconnect_backoff_ms", 100),
     ("grpc.min_reconnect_backoff_ms", 1_000),
     ("grpc.max_reconnect_backoff_ms", 1_000),
-    ("grpc.so_reuseport", 0),  # a port that is taken is an error, not a share
-    ("grpc.server_handshake_timeout_ms", 20_000),  # whoever connects and says nothing is hung up on
+    ("grpc.so_reuseport", 0),  # a port that is taken is an error; otherwise two servers would share it
+    ("grpc.server_handshake_timeout_ms", 20_000),  # a connection on which nothing is sent is closed
 ]
 
 

@@ -9,18 +9,22 @@ import typer
 
 from parley.commands import (
     align,
+    approve,
+    attack,
     card,
     certs,
     coefficients,
     data,
     demo,
     doctor,
+    exposure,
     federation,
     ledger,
     manifest,
     results,
     run,
     services,
+    transcript,
 )
 from parley.commands.refusals import OneLineErrors
 
@@ -39,7 +43,9 @@ app.command("bench", rich_help_panel=TRY)(results.bench)
 app.add_typer(certs.app, name="certs", rich_help_panel=SET_UP)
 app.add_typer(data.app, name="data", rich_help_panel=SET_UP)
 app.command("doctor", rich_help_panel=SET_UP)(doctor.doctor)
+app.command("attack", rich_help_panel=SET_UP)(attack.attack)
 app.command("manifest", rich_help_panel=SET_UP)(manifest.manifest)
+app.command("approve", rich_help_panel=SET_UP)(approve.approve)
 app.command("coordinator", rich_help_panel=SET_UP)(services.coordinator)
 app.command("party", rich_help_panel=SET_UP)(services.party)
 app.add_typer(run.app, name="run", rich_help_panel=TRAIN)
@@ -49,6 +55,8 @@ app.command("align", rich_help_panel=TRAIN)(align.align)
 app.command("parties", rich_help_panel=TRAIN)(federation.parties)
 app.command("predict", rich_help_panel=TRAIN)(federation.predict)
 app.add_typer(ledger.app, name="ledger", rich_help_panel=TRAIN)
+app.command("exposure", rich_help_panel=TRAIN)(exposure.exposure)
+app.add_typer(transcript.app, name="transcript", rich_help_panel=TRAIN)
 
 
 def _version(asked: bool) -> None:

@@ -2,7 +2,7 @@
 
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Self
@@ -78,6 +78,8 @@ class Ledger:
     report: ledger_pb2.PrivacyReport
     broken: str
     """The first broken link of the chain; empty if it is whole."""
+    evaluations: list[ledger_pb2.EvaluationCount] = field(default_factory=list)
+    """Figures on true labels that left as metrics."""
 
 
 @dataclass(frozen=True)
@@ -126,12 +128,12 @@ class Run:
 
     @property
     def state(self) -> str:
-        """Where the run stood when it was last asked for."""
+        """The run's state when it was last asked for."""
         return run_pb2.RunState.Name(self._message.state).removeprefix("RUN_STATE_")
 
     @property
     def reason(self) -> str:
-        """Why it stands there."""
+        """Why it is in that state."""
         return self._message.reason
 
     @property
@@ -155,7 +157,7 @@ class Run:
         return self._message
 
     def refresh(self) -> Self:
-        """Ask again where the run stands."""
+        """Ask for the run's state again."""
         request = run_service_pb2.GetRunRequest(run_id=self.run_id)
         self._message = self._federation.call("GetRun", request).run
         return self
@@ -245,7 +247,7 @@ class Run:
     def ledger(self) -> Ledger:
         """What was released about labels."""
         answer = self._federation.call("GetLedger", run_service_pb2.GetLedgerRequest(run_id=self.run_id))
-        return Ledger(list(answer.entries), answer.report, answer.broken)
+        return Ledger(list(answer.entries), answer.report, answer.broken, list(answer.evaluations))
 
 
 class Federation:
@@ -313,7 +315,7 @@ class Federation:
                 return found
 
     def parties(self) -> list[run_pb2.PartyStatus]:
-        """How every party of the address book stands."""
+        """The state of every party of the address book."""
         return list(self.call("ListParties", run_service_pb2.ListPartiesRequest()).parties)
 
     def align(
@@ -329,7 +331,7 @@ class Federation:
         """Find the rows that all parties and the label table have, and store them as `name` for specs to use.
 
         `parties` are names, or names with the table of each. Nobody learns more than the common ids and sizes.
-        `duplicates` says what becomes of ids in several rows; `progress` hears the stage, ids done and ids in all.
+        `duplicates` says what becomes of ids in several rows; `progress` gets the stage, ids done and ids in all.
         """
         tables = dict(parties) if isinstance(parties, Mapping) else dict.fromkeys(parties, table)
         request = run_service_pb2.AlignRequest(

@@ -17,7 +17,7 @@ def is_coordinators(path: Path) -> bool:
     try:
         fields = yaml.safe_load(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, yaml.YAMLError, RecursionError):
-        return False  # whoever reads it for good says what is wrong with it
+        return False  # reading it as a configuration says what is wrong with it
     return isinstance(fields, dict) and "parties" in fields
 
 

@@ -139,7 +139,9 @@ def _federation(folder: Path) -> LocalFederation:
 
     split_dataset("digits", PARTIES, folder / "data")
     tables = {name: {"train": {"path": folder / "data" / f"{name}.parquet"}} for name in PARTIES}
-    return LocalFederation(folder, tables, {"train": {"path": folder / "data" / "labels.parquet"}})
+    labels = {"train": {"path": folder / "data" / "labels.parquet"}}
+    policy = {"minimum_parties": len(PARTIES), "differencing": "refuse"}  # as organisations would have it
+    return LocalFederation(folder, tables, labels, policy=policy)
 
 
 def _pooled(federation: LocalFederation, run: Run) -> dict[str, float]:

@@ -9,6 +9,7 @@ import numpy as np
 
 from parley.configurations import is_coordinators
 from parley.doctor import Check, broken, certificate, from_error, noticed, ok, port, reaches, warning, writable
+from parley.doctor_floors import explained, weaknesses
 from parley.services.wire.configuration import ConfigInvalid, load_config
 from parley.services.wire.table_sources import TableSource
 from parley.tables.errors import TableError
@@ -149,6 +150,10 @@ def _policy(config: "PartyConfig") -> Iterator[Check]:
     if math.isinf(policy.epsilon_budget):
         found += 1
         yield warning("policy", "epsilon_budget is infinite: runs without noise are accepted", "set a budget")
+    for subject, sentence, remedy in weaknesses(config):
+        found += 1
+        yield warning(subject, sentence, remedy)
+    yield from (ok("floors", sentence) for sentence in explained(config))
     if not found:
         yield ok("policy", f"accepts {', '.join(policy.algorithms)}; sums {', '.join(policy.aggregations)}")
 

@@ -51,7 +51,7 @@ def load(package: str, name: str, offered: list[str]) -> ModuleType:
 def write_rows(path: Path, name: str, rows: Rows, **circumstances: Any) -> None:
     """Write rows as JSON, and under which circumstances they came about.
 
-    What is not a finite number is written as null, since JSON has no other word for it.
+    What is not a finite number is written as null, since JSON has no such numbers.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     plain = [{key: _plain(value) for key, value in row.items()} for row in rows]

@@ -37,7 +37,7 @@ def plot(run: Run) -> "Figure":
     figure = Figure(figsize=(9, 3.4), layout="constrained")
     losses, others = figure.subplots(1, 2)
     for name, (steps, values) in curves.items():
-        axes = losses if name.endswith("loss") else others
+        axes = losses if name.endswith(("loss", "brier score")) else others
         axes.plot(steps, values, marker="o", markersize=3, label=name)
     for axes, title in ((losses, "Loss"), (others, "Quality")):
         axes.set(title=title, xlabel="upper iteration")

@@ -16,7 +16,7 @@ from parley.display import size
 from parley.services.wire.event_codec import decode_metrics
 
 TOLD = frozenset({"state", "party"})
-"""Events that are told in words; the others move figures."""
+"""Events that are shown as sentences; the others change figures."""
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class Point:
 
 @dataclass
 class Follower:
-    """Follows a run to its end and shows how it stands."""
+    """Follows a run to its end and shows its state."""
 
     run: Run
     console: Console
@@ -104,12 +104,16 @@ class Follower:
             self.console.print("  ".join(filter(None, parts)), markup=False, highlight=False, soft_wrap=True)
 
 
+DETAILS = ("loss", "average precision", " ks", "brier score", "calibration error", " mae")
+"""How metrics end that a line has no room for; `parley run show` and the page have them all."""
+
+
 def quality_names(metrics: dict[str, float]) -> list[str]:
-    """The metrics that say how good a model is, such as `test accuracy`; losses are not among them."""
+    """The metrics that say in a line how good a model is, such as `test accuracy`."""
     return [
         name
         for name in metrics
-        if name.startswith(("test ", "validation ", "detection ")) and not name.endswith("loss")
+        if name.startswith(("test ", "validation ", "detection ")) and not name.endswith(DETAILS)
     ]
 
 

@@ -10,17 +10,20 @@ import pytest
 import sqlalchemy as sa
 from setuptools import find_packages
 
-from parley.privacy import ledger
+from parley.privacy import evaluations, ledger
 from parley.privacy.ledger import open_ledger
 from parley.services.coordinator import registry_tables as registry
 from parley.services.coordinator.registry import Registry
+from parley.services.party import exposure as party_exposure
+from parley.services.party import exposure_tables as exposure
 from parley.spec.events import RunData, RunParty, RunStateChange
 from parley.storage.migrations import DatabaseRefused, exclusive, move, revision_of, upgrade
 
 ROOT = Path(__file__).parents[2]
 RELEASED = Path(__file__).parent / "released"
 """Databases that released versions wrote, as SQL."""
-SCHEMAS = {history.name: history for history in (registry.HISTORY, ledger.HISTORY)}
+HISTORIES = (registry.HISTORY, ledger.HISTORY, evaluations.HISTORY, exposure.HISTORY)
+SCHEMAS = {history.name: history for history in HISTORIES}
 
 
 @pytest.fixture(params=SCHEMAS)
@@ -128,6 +131,8 @@ def test_a_database_of_0_1_0_is_recognised_and_brought_up_to_date(engine, url):
     load(engine, "0.1.0")
     before = contents(engine)
     runs, book = Registry(engine), open_ledger(url)
+    evaluations.open_register(url).close()
+    party_exposure.open_register(url).close()
     after = contents(engine)
     for schema in SCHEMAS.values():
         assert after[schema.version_table] == (["version_num"], [repr((schema.newest,))])
@@ -164,6 +169,8 @@ def test_tables_that_0_1_0_had_not_finished_making_are_finished(engine):
 
 def test_a_newer_database_is_refused_and_not_touched(engine, url, history):
     open_ledger(url).close()
+    evaluations.open_register(url).close()
+    party_exposure.open_register(url).close()
     Registry(engine)
     set_revision(engine, history, "0815")
     before = contents(engine)
@@ -171,7 +178,7 @@ def test_a_newer_database_is_refused_and_not_touched(engine, url, history):
     with pytest.raises(DatabaseRefused, match=message):
         upgrade(engine, history)
     with pytest.raises(DatabaseRefused, match=message):
-        (Registry(engine), open_ledger(url))
+        (Registry(engine), open_ledger(url), evaluations.open_register(url), party_exposure.open_register(url))
     assert contents(engine) == before
 
 

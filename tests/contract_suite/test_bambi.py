@@ -5,6 +5,7 @@ import numpy as np
 from parley.spec.parsing import parse_spec
 from parley.testing import AlgorithmCase
 from tests.contract_suite.built_in import PARTIES, BuiltInContract
+from tests.oracle import pooled_local
 from tests.oracle.pooled_bambi import trained
 
 ROWS = 60
@@ -24,7 +25,26 @@ train:
   zeroth_order: {{directions: 2, smoothing: 0.001}}
 privacy:
   labels: {{mechanism: "off"}}
-  aggregation: {{fraction_bits: 50, limit: 256.0}}
+  aggregation: {{fraction_bits: 44}}
+evaluate_every: 2
+checkpoint_every: 1
+"""
+LOCAL_SPEC = f"""
+name: bambi-local-contract
+seed: 3
+dtype: float64
+table: local
+parties: [{", ".join(PARTIES)}]
+split: {{lower: 0.8, upper: lower, test: 0.2}}
+train:
+  algorithm: bambi
+  hypergradient: local
+  regularisation: 0.02
+  model: {{kind: mlp, hidden: [4], out: 3, activation: tanh}}
+  local: {{exchanges: 5, rows: 30, epochs: 2, minibatch: 8, message: full}}
+privacy:
+  labels: {{mechanism: "off"}}
+  aggregation: {{fraction_bits: 44}}
 evaluate_every: 2
 checkpoint_every: 1
 """
@@ -44,6 +64,24 @@ def pooled(_):
         party: {f"embedding.{name}": tensor for name, tensor in network.items()} | {"y": own}
         for party, network, own in zip(PARTIES, networks, y, strict=True)
     }
+
+
+def pooled_by_local_rounds(_):
+    networks, y, _ = pooled_local.trained(parse_spec(LOCAL_SPEC), np.hsplit(FEATURES, 3), LABELS)
+    return {
+        party: {f"embedding.{name}": tensor for name, tensor in network.items()} | {"y": own}
+        for party, network, own in zip(PARTIES, networks, y, strict=True)
+    }
+
+
+class TestLocalRounds(BuiltInContract):
+    case = AlgorithmCase(
+        spec=LOCAL_SPEC,
+        tables={party: {"local": table(member)} for member, party in enumerate(PARTIES)},
+        labels={"local": {"id": IDS, "label": LABELS}},
+        pooled=pooled_by_local_rounds,
+        tolerance=1e-5,
+    )
 
 
 class TestBambi(BuiltInContract):

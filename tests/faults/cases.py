@@ -46,7 +46,8 @@ def tables_of(data: Path, party: str) -> dict[str, dict[str, Any]]:
 def labels_of(data: Path) -> dict[str, dict[str, Any]]:
     """The coordinator's labels."""
     return {
-        name: {"path": data / kind / "labels.parquet"} for name, kind in (("train", "columns"), ("cancer", "cancer"))
+        name: {"path": data / kind / "labels.parquet", "budget": {"epsilon": 1e6}}
+        for name, kind in (("train", "columns"), ("cancer", "cancer"))
     }
 
 

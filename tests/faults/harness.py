@@ -12,6 +12,7 @@ from types import MappingProxyType
 from typing import Any
 
 from parley.client import Federation, Run
+from parley.spec.algorithms import installed
 from parley.testing.federations import ForkedFederation
 from parley.testing.fork_server import ForkServer
 from parley.testing.remains import END_SECONDS
@@ -79,8 +80,13 @@ def make_federation(
         {name: tables_of(data, name) for name in PARTIES},
         labels_of(data),
         coordinator_options=options,
-        # a campaign charges a party's rows for hundreds of runs
-        policy={"algorithms": ["bambi", "fedbio", "asysqn", "hgp", "ldp_dsbo"], "epsilon_budget": 1e6},
+        # a campaign charges a party's rows for hundreds of runs, and its tables are small
+        policy={
+            "algorithms": list(installed()),
+            "epsilon_budget": 1e6,
+            **dict.fromkeys(("minimum_rows", "minimum_batch", "minimum_evaluation"), 1),
+            "runs_per_view": 100_000,
+        },
         ready_seconds=300.0,  # a machine that is being tortured starts processes slowly
     )
     federation.fork_server = fork_server

@@ -1,7 +1,7 @@
 """A relay in front of a party that loses, repeats and overtakes single messages between parties.
 
-All calls pass; only messages of `PeerService.Push` meet their fate, which is a function of sender, receiver and step
-alone: two runs over the same links have the same trace, whatever the timing.
+All calls pass; only messages of `PeerService.Push` meet their fate, which is a function of sender, receiver, step and
+of how often the message was sent alone: two runs over the same links have the same trace, whatever the timing.
 """
 
 from collections import Counter
@@ -27,17 +27,17 @@ class Fate:
     """It arrives after the next message on its link."""
 
 
-Fates = Callable[[str, str, int], Fate]
-"""(sender, receiver, step) → fate."""
+Fates = Callable[..., Fate]
+"""(sender, receiver, step, time that it is sent: 0, 1, …) → fate."""
 
 
 def seeded_fates(seed: int, until: Callable[[int], bool], *, lost: float, repeated: float, overtaken: float) -> Fates:
     """Independent fates of the given rates for the steps that `until` names; the others pass untouched."""
 
-    def fate(sender: str, receiver: str, step: int) -> Fate:
+    def fate(sender: str, receiver: str, step: int, time: int = 0) -> Fate:
         if not until(step):
             return Fate()
-        chance = np.random.default_rng([seed, step, *sender.encode(), 0, *receiver.encode()]).random(3)
+        chance = np.random.default_rng([seed, step, *sender.encode(), 0, *receiver.encode(), time]).random(3)
         return Fate(bool(chance[0] < lost), bool(chance[1] < repeated), bool(chance[2] < overtaken))
 
     return fate
@@ -50,6 +50,7 @@ class Relay(PassingRelay):
         self.fates = fates
         self.counts: Counter[str] = Counter()
         """Messages between parties by what happened to them."""
+        self._times: Counter[tuple[str, int]] = Counter()
         self.latest_step = -1
         self.cut_off: set[str] = set()
         """Parties whose messages do not get through; everyone else's do."""
@@ -81,7 +82,8 @@ class Relay(PassingRelay):
                 yield data
                 continue
             step = message.push_sum.step
-            fate = self.fates(sender, self._name, step)
+            fate = self.fates(sender, self._name, step, self._times[sender, step])
+            self._times[sender, step] += 1
             self.latest_step = max(self.latest_step, step)
             self.counts["sent"] += 1
             self.counts.update(name for name in ("lost", "repeated", "overtaken") if getattr(fate, name))

@@ -10,28 +10,20 @@ from google.protobuf.message import Message
 
 from parley import contracts
 from parley.contracts.aggregation.v1 import aggregation_pb2
-from parley.contracts.asysqn.v1 import asysqn_pb2
 from parley.contracts.bambi.v1 import bambi_pb2
 from parley.contracts.coordinator.v1 import coordinator_service_pb2
-from parley.contracts.decentralised.v1 import decentralised_pb2
-from parley.contracts.fedbio.v1 import fedbio_pb2
 from parley.contracts.party.v1 import party_service_pb2 as party_pb
 from parley.contracts.peer.v1 import peer_service_pb2 as peer_pb
 from parley.contracts.run.v1 import run_service_pb2 as run_pb
 from parley.contracts.tensor.v1 import tensor_pb2
+from parley.protocols.protocol import protocol_of
 from parley.services.coordinator.__main__ import POLICY as COORDINATOR_POLICY
 from parley.services.party.__main__ import POLICY as PARTY_POLICY
+from parley.spec.algorithms import algorithm_named
 from parley.testing.mutation import random_message
 
 CALLERS = {"coordinator": "coordinator", "party": "shop", "client": "client"}
 """Who calls in a role."""
-INSTRUCTIONS = {
-    "bambi": ("bambi", bambi_pb2.Instruction),
-    "fedbio": ("fedbio", fedbio_pb2.Instruction),
-    "asysqn": ("asysqn", asysqn_pb2.Instruction),
-    "hgp": ("decentralised", decentralised_pb2.Instruction),
-    "ldp_dsbo": ("decentralised", decentralised_pb2.Instruction),
-}
 
 
 @dataclass(frozen=True)
@@ -125,7 +117,7 @@ def lower_forward(number: int) -> party_pb.ExchangeRequest:
 
 def instructions(algorithm: str, chance: random.Random) -> list[Message]:
     """One to three instructions of an algorithm, numbered."""
-    body, kind = INSTRUCTIONS[algorithm]
+    protocol = protocol_of(algorithm_named(algorithm))
     asks: list[dict[str, Any]] = [
         {"lower_forward": bambi_pb2.LowerForward(k=1, t=0)},
         {"upper_forward": bambi_pb2.UpperForward(k=1)},
@@ -137,9 +129,9 @@ def instructions(algorithm: str, chance: random.Random) -> list[Message]:
         if algorithm == "bambi":
             instruction: Any = bambi_pb2.Instruction(**chance.choice(asks))
         else:
-            instruction = random_message(kind, chance)
+            instruction = random_message(protocol.instruction, chance)
         instruction.round = number + 1
-        envelope: dict[str, Any] = {body: instruction}
+        envelope: dict[str, Any] = {protocol.body: instruction}
         messages.append(party_pb.ExchangeRequest(**envelope))
     return messages
 

@@ -36,13 +36,19 @@ def tables_of(data: Path, party: str) -> dict[str, dict[str, str]]:
 @pytest.fixture(scope="session")
 def federation(data, tmp_path_factory):
     """The running federation. Tests may kill and restart its processes, and leave it whole."""
-    labels = {name: {"path": str(data / name / "labels.parquet")} for name in ("digits", "cancer", "few")}
+    many = {"epsilon": 1e5}  # of all tests together
+    labels = {
+        name: {"path": str(data / name / "labels.parquet"), "budget": many} for name in ("digits", "cancer", "few")
+    }
     labels |= dict.fromkeys(("uneven", "broken", "absent"), labels["digits"]) | {"unlike": labels["few"]}
     local = LocalFederation(
         tmp_path_factory.mktemp("federation"),
         {party: tables_of(data, party) for party in PARTIES},
         labels,
-        policy={"tables": ["digits", "cancer", "few", "uneven", "unlike", "broken", "absent"]},
+        policy={
+            "tables": ["digits", "cancer", "few", "uneven", "unlike", "broken", "absent"],
+            "free_columns": True,
+        },
     )
     with local:
         yield local

@@ -1,5 +1,6 @@
 """AsySQN over real processes: golden runs behind a barrier, and loops that nobody waits for."""
 
+import contextlib
 import time
 
 import numpy as np
@@ -11,6 +12,10 @@ from sklearn.linear_model import LogisticRegression
 from parley.client import RequestRefused
 from parley.contracts.run.v1 import run_pb2
 from parley.local import LocalFederation
+from parley.party.asysqn.theta import question_of
+from parley.privacy.pairwise import SumDoesNotOpen
+from parley.protocols.asysqn.messages import Batch, ThetaRequest
+from tests.integration.deviating_party import DeviatingParty
 
 PARTIES = ("north", "east", "south")
 COMMON = {1: 0.224333856516, 2: 0.201472743841, 5: 0.088892967873}
@@ -61,7 +66,7 @@ def federation(data, tmp_path_factory):
         party: {name: {"path": str(data / f"{name}-{party}.npz"), **labels} for name in ("cancer", "wild")}
         for party in PARTIES
     }
-    held = {name: {"path": str(data / "labels.npz")} for name in ("cancer", "wild")}
+    held = {name: {"path": str(data / "labels.npz"), "budget": {"epsilon": 100}} for name in ("cancer", "wild")}
     with LocalFederation(tmp_path_factory.mktemp("asysqn-federation"), tables, held) as local:
         yield local
 
@@ -244,3 +249,30 @@ def test_a_run_that_stops_by_its_loss_may_not_hide_labels_behind_noise(client):
 def test_two_parties_are_refused_because_a_sum_would_give_one_away(client):
     with pytest.raises(RequestRefused, match="add a party"):
         client.start(spec(loop(), parties=PARTIES[:2]))
+
+
+@pytest.fixture
+def deviating(federation):
+    """`south` by hand; `north` and `east` are real parties."""
+    with contextlib.closing(DeviatingParty(federation, "south", spec(loop()))) as party:
+        yield party
+
+
+def opened_by(party, number, rows, question):
+    """What the deviating party opens of the others' addends and its own zeros."""
+    addends = party.ask(number, rows)
+    asked = question_of(ThetaRequest(number, question))
+    size = addends[0].masked.size - 1  # the last one shows whether a sum has opened
+    told = dict.fromkeys(range(len(party.names)), asked)
+    own = party.sums.gates[party.index].release(number, np.zeros(size), told=told).content
+    return party.sums.open([*addends, own]).values
+
+
+def test_a_party_that_asks_each_peer_for_other_rows_opens_nothing(deviating):
+    same, other = Batch(0, 0), Batch(0, 1)
+    honest = opened_by(deviating, 1, {"north": same, "east": same}, same)
+    assert np.abs(honest).max() < 1e3
+    for number, question in ((2, same), (3, other)):
+        with pytest.raises(SumDoesNotOpen):
+            opened_by(deviating, number, {"north": same, "east": other}, question)
+    assert opened_by(deviating, 4, {"north": other, "east": other}, other).size == honest.size

@@ -18,9 +18,19 @@ from parley.services.wire.certificates import create_authority, issue, load_iden
 from parley.services.wire.refusals import reason_of
 from parley.services.wire.transport import channel_options
 
-CALLERS = ("no certificate", "other CA", "party", "other party", "coordinator", "other coordinator", "client")
+CALLERS = (
+    "no certificate",
+    "other CA",
+    "party",
+    "other party",
+    "coordinator",
+    "other coordinator",
+    "client",
+    "new client",
+)
 OK = ("OK", None)
 DENIED = ("PERMISSION_DENIED", "NOT_AUTHORISED")
+NOT_PERMITTED = ("PERMISSION_DENIED", "NOT_PERMITTED")
 NO_CONNECTION = ("UNAVAILABLE", None)
 INVALID = ("INVALID_ARGUMENT", "MESSAGE_INVALID")
 NO_RUN = ("NOT_FOUND", "RUN_UNKNOWN")
@@ -35,8 +45,8 @@ SERVICES = [
     ("coordinator", health_pb2.DESCRIPTOR.services_by_name["Health"]),
 ]
 # What an empty request gets from whoever may call; "other coordinator" is one that no policy names, "other party" one
-# that is in no address book. Whoever is not listed is denied.
-EVERYONE = ("party", "other party", "coordinator", "other coordinator", "client")
+# that is in no address book, "new client" one that no configuration names. Whoever is not listed is denied.
+EVERYONE = ("party", "other party", "coordinator", "other coordinator", "client", "new client")
 PARTIES = ("party", "other party")
 EXPECTED: dict[str, Any] = {
     "PartyService/Describe": {"coordinator": OK},
@@ -83,6 +93,7 @@ def channels(federation, tmp_path_factory):
         "coordinator": load_identity(federation.identity("coordinator")),
         "other coordinator": load_identity(issue(ours, "rival", "coordinator", ["localhost"], out=scratch / "rival")),
         "client": load_identity(federation.identity("client")),
+        "new client": load_identity(issue(ours, "newcomer", "client", ["localhost"], out=scratch / "newcomer")),
     }
     ca = identities["client"].ca
     credentials = {
@@ -124,6 +135,8 @@ def outcome(channel, service, method):
 )
 def test_each_rpc_gives_each_caller_exactly_the_expected_status(channels, process, service, method, caller):
     allowed = EXPECTED[f"{service.name}/{method.name}"]
+    if service.name == "RunService":  # a certificate of the right role is not enough
+        allowed = allowed | {"new client": NOT_PERMITTED}
     expected = NO_CONNECTION if caller in ("no certificate", "other CA") else allowed.get(caller, DENIED)
     assert outcome(channels[process, caller], service, method) == expected
 

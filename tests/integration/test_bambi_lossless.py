@@ -45,7 +45,7 @@ def spec_of(mode, problem, parties, steps):
             "parties": list(parties),
             "train": train,
             # Conjugate gradients end where r·z reaches the ring's last digit: a residual is known to 2^(−f/2).
-            "privacy": {"labels": {"mechanism": "off"}, "aggregation": {"fraction_bits": 50, "limit": 256.0}},
+            "privacy": {"labels": {"mechanism": "off"}, "aggregation": {"fraction_bits": 44}},
             "evaluate_every": 0,
             "checkpoint_every": 0,
         }

@@ -17,7 +17,7 @@ PARTIES = ("bank", "shop", "telco")
 @pytest.fixture(scope="module")
 def local(postgres_server, data, tmp_path_factory):
     tables = {name: {"digits": {"path": data / "digits" / f"{name}.parquet"}} for name in PARTIES}
-    labels = {"digits": {"path": data / "digits" / "labels.parquet"}}
+    labels = {"digits": {"path": data / "digits" / "labels.parquet", "budget": {"epsilon": 1e5}}}
     options = {"database": postgres_server.url}
     with LocalFederation(tmp_path_factory.mktemp("outages"), tables, labels, coordinator_options=options) as federation:
         yield federation

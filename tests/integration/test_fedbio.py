@@ -66,7 +66,7 @@ def federation(tmp_path_factory):
         )
         unlabelled = {key: value for key, value in tables[name]["records"].items() if key != "label"}
         tables[name]["unlabelled"] = unlabelled
-    policy = {"aggregations": ["pairwise", "two_tree", "plain"]}
+    policy = {"aggregations": ["pairwise", "two_tree", "plain"], "minimum_batch": 6, "minimum_evaluation": 6}
     with LocalFederation(tmp_path_factory.mktemp("federation"), tables, {}, policy=policy) as local:
         yield local
 

@@ -1,6 +1,7 @@
 """HGP over real processes: three parties push to each other, and the coordinator only keeps time."""
 
 import csv
+import signal
 import time
 
 import numpy as np
@@ -12,6 +13,7 @@ from scipy.special import log_softmax, softmax
 from sklearn.datasets import load_digits
 
 from parley.client import RequestRefused
+from parley.contracts.run.v1 import run_pb2
 from parley.experiments import hgp_parties
 from parley.experiments.hgp_error import exact_solution
 from parley.experiments.synthetic_clients import synthetic_clients
@@ -270,6 +272,24 @@ def test_robust_delivery_over_links_that_lose_nothing_gives_the_same_hyper_gradi
     _, _, found = simulated(text)
     for model, v in zip(models(federation, run), found, strict=True):
         np.testing.assert_allclose(model["hyper_gradient"], v, rtol=0, atol=1e-12)
+
+
+def test_a_party_that_is_stopped_for_seconds_delays_a_robust_run_and_changes_no_figure(client, federation):
+    inner = {"steps": 400, "learning_rate": 0.5, "milestones": [200]}
+    hyper = {"rounds": 200, "push_steps": 3, "step_size": 1.0}
+    text = spec(delivery="robust", patience_seconds=0.02, inner=inner, hyper=hyper, stretch=100)
+    run, process = client.start(text), federation.processes["south"]
+    next(event for event in run.watch() if event.state == run_pb2.RUN_STATE_RUNNING)
+    process.send_signal(signal.SIGSTOP)
+    time.sleep(3)
+    assert run.refresh().message.state == run_pb2.RUN_STATE_RUNNING
+    process.send_signal(signal.SIGCONT)
+    metrics = run.result()
+    assert run.refresh().message.attempt == 1
+    _, _, found = simulated(text)
+    for model, v in zip(models(federation, run), found, strict=True):
+        np.testing.assert_allclose(model["hyper_gradient"], v, rtol=0, atol=1e-12)
+    assert 0 < metrics["disagreement"] < 0.5
 
 
 def test_a_killed_party_comes_back_and_the_run_ends_with_the_same_bits(client, federation):

@@ -4,13 +4,17 @@ The labels are drawn apart from the features, so that nothing but the message st
 logits are zero, and the adversary knows them exactly.
 """
 
+import json
+import subprocess
+import sys
+
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet
 import pytest
 import yaml
 
-from parley.experiments.bambi_dp_attacks import (
+from parley.attacks.labels import (
     View,
     cap,
     clustering_attack,
@@ -20,6 +24,7 @@ from parley.experiments.bambi_dp_attacks import (
     residual_attack,
     sign_attack,
 )
+from parley.client import RequestRefused
 from parley.local import LocalFederation
 from parley.numerics.losses import Softmax
 from parley.privacy.label_mechanisms import choose_mechanism
@@ -61,6 +66,21 @@ def eavesdropping(tmp_path_factory, truth):
         patch.setenv("RECORDING", str(recording))
         with federation, federation.connect() as client:
             yield client, recording
+
+
+@pytest.fixture(scope="module")
+def account(eavesdropping):
+    """Reads the account of the labels as their owner does, in a process of its own."""
+    _, recording = eavesdropping
+    config = recording.parent / "coordinator.yaml"
+
+    def read():
+        command = [sys.executable, "-m", "parley", "ledger", "datasets", "--config", str(config), "--json"]
+        shown = subprocess.run(command, capture_output=True, text=True, check=True)
+        (found,) = json.loads(shown.stdout)["datasets"]
+        return found
+
+    return read
 
 
 def released(eavesdropping, mechanism, epsilon, releases):
@@ -111,3 +131,44 @@ def test_without_label_privacy_the_same_stream_gives_every_label_away(eavesdropp
     gradients = released(eavesdropping, "off", 1.0, 1)
     assert share_of_right_guesses(gradients, None, truth, sign_attack) == 1.0
     assert share_of_right_guesses(gradients, None, truth, clustering_attack) > 0.9
+
+
+def test_runs_at_one_epsilon_say_together_what_one_of_them_says(eavesdropping, truth, account):
+    released(eavesdropping, "once", 1.0, 1)
+    before = account()["ε spent"]
+    seen = np.concatenate([released(eavesdropping, "once", 2.0, 1) for _ in range(5)])
+    assert all((later == seen[0]).all() for later in seen[1:]), "the same noise, to the last bit"
+    limit = cap(2.0, CLASSES)
+    for name, attack in ATTACKS.items():
+        right = share_of_right_guesses(seen, choose_mechanism("once", CLASSES, 2.0), truth, attack)
+        assert right <= limit + margin(limit, RECORDS - KNOWN), f"{name}: {right:.3f} above {limit:.3f}"
+    after = account()
+    assert after["ε spent"] - before == pytest.approx(2.0)
+    assert list(after["by run"].values())[-5:] == pytest.approx([2.0, 0, 0, 0, 0])
+    assert after["chain"] == "whole"
+
+
+def test_a_run_past_the_budget_of_the_labels_releases_nothing(eavesdropping, account):
+    released(eavesdropping, "once", 2.0, 1)
+    before, (_, recording) = account(), eavesdropping
+    with pytest.raises(RequestRefused, match=r"over all runs, past its budget of 10 .*BUDGET_EXHAUSTED"):
+        released(eavesdropping, "once", 9.5, 1)
+    assert not list(recording.glob("*.npy"))
+    assert account() == before
+
+
+def test_labels_that_changed_after_they_were_released_are_refused(eavesdropping, truth, account):
+    _, recording = eavesdropping
+    path, changed = recording.parent / "labels.parquet", truth.copy()
+    changed[:3] = (changed[:3] + 1) % CLASSES
+    original = path.read_bytes()
+    released(eavesdropping, "once", 2.0, 1)
+    pyarrow.parquet.write_table(pa.table({"id": np.arange(RECORDS), "label": changed}), path)
+    before = account()
+    try:
+        with pytest.raises(RequestRefused, match="3 records of 'train' were released with another label"):
+            released(eavesdropping, "once", 2.0, 1)
+    finally:
+        path.write_bytes(original)
+    assert not list(recording.glob("*.npy"))
+    assert account() == before

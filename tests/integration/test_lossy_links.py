@@ -65,7 +65,7 @@ def federation(tmp_path_factory):
         ids, columns = np.array([f"{row:03d}" for row in range(ROWS)]), np.array(["a", "b", "c"])
         np.savez(path, x=features, label=labels, ids=ids, columns=columns)
         tables[party] = {"rows": {"path": str(path), "label": "label", "label_path": str(path)}}
-    policy = {"algorithms": ["hgp"]}
+    policy = {"algorithms": ["hgp"], "minimum_evaluation": 1}
     with LossyFederation(tmp_path_factory.mktemp("lossy-federation"), tables, {}, policy=policy) as local:
         yield local
 

@@ -209,7 +209,7 @@ def test_a_notebook_gets_a_card_and_the_curves_of_a_run(client):
     assert "test accuracy" in run._repr_html_()
     losses, quality = run.plot().axes
     assert {line.get_label() for line in losses.lines} >= {"upper loss", "test loss"}
-    assert {line.get_label() for line in quality.lines} == {"test accuracy"}
+    assert {line.get_label() for line in quality.lines} == {"test accuracy", "test auc"}
 
 
 def test_the_last_figures_are_those_of_the_last_iteration(client):

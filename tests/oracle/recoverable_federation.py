@@ -25,6 +25,7 @@ from parley.services.party.config import TableConfig
 from parley.services.party.peers import PeerLinks
 from parley.services.party.read_digests import DigestingTables
 from parley.services.party.sessions import Session
+from parley.services.party.signed_keys import Vouched
 from parley.services.party.tables import TableStore
 from parley.services.wire.certificates import create_authority, issue, load_identity
 from parley.spec.parsing import parse_spec
@@ -114,7 +115,7 @@ class InProcessStreams:
 
 
 @asynccontextmanager
-async def federation(directory, text=SPEC, **options):
+async def federation(directory, text=SPEC, pins=None, **options):
     """Streams to begun sessions, and the coordinator's program and recoverable rounds."""
     spec = parse_spec(text)
     directory.mkdir(exist_ok=True)
@@ -128,8 +129,9 @@ async def federation(directory, text=SPEC, **options):
             store = tables_of(directory, name)
             reads = DigestingTables(store, store.load("records"))
             opened = Opened(spec, index, "run-1", "s-1", store.load("records"), reads)
-            sessions.append(Session(opened, "hub", ALGORITHM, Store(directory / f"state-{name}"), worker, reads))
-        keys = [
+            kept = Store(directory / f"state-{name}")
+            sessions.append(Session(opened, "hub", ALGORITHM, kept, worker, reads, pins=pins or {}))
+        signed = [
             sign_key(
                 session.key,
                 name=name,
@@ -137,9 +139,11 @@ async def federation(directory, text=SPEC, **options):
                 attempt=0,
                 certificate_pem=identity.certificate_chain,
                 certificate_key_pem=identity.private_key,
+                agreement=session.agreement.content,
             )
             for name, session, identity in zip(NAMES, sessions, identities, strict=True)
         ]
+        keys = [Vouched(key, session.agreement) for key, session in zip(signed, sessions, strict=True)]
         for name, session in zip(NAMES, sessions, strict=True):
             peers = PeerLinks("s-1", NAMES, [""] * len(NAMES), directory / name, PROTOCOL)
             await session.begin(keys, identities[0].ca, [0] * len(NAMES), 2, 0, peers)

@@ -1,20 +1,13 @@
 """Rounds to a target on a9a, on a simulated clock: eight parties that never wait, one of them slow."""
 
 import os
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from parley.experiments.asysqn_simulation import (
-    A9A_OPTIMUM,
-    CASES,
-    asynchronous_rounds,
-    read_libsvm,
-    rounds_to_targets,
-    split_columns,
-)
+from parley.experiments.asysqn_federation import OPTIMUM
+from parley.experiments.asysqn_simulation import CASES, read_libsvm, rounds_to_targets, simulate, split_columns
 from parley.numerics.gradient_estimators import as_features
 
 DATA = Path(os.environ.get("PARLEY_DATA", Path(__file__).parents[3] / "shared" / "data"))
@@ -26,8 +19,8 @@ A9A = DATA / "libsvm" / "a9a.svm.xz"
     ("case", "to_1e3", "to_1e4"), [("AsySQN-SVRG", 1000, 4000), ("AsySQN-SAGA", 1300, 4500), ("SynSQN-SVRG", 120, 360)]
 )
 def test_quasi_newton_parties_reach_both_targets_on_a9a_within_the_reference_rounds(case, to_1e3, to_1e4):
-    federation = split_columns(*read_libsvm(A9A, columns=123), count=8)
-    watch = rounds_to_targets(CASES[case], federation, optimum=A9A_OPTIMUM, most_rounds=to_1e4)
+    columns = split_columns(*read_libsvm(A9A, columns=123), count=8)
+    watch = rounds_to_targets(CASES[case], columns, optimum=OPTIMUM, most_rounds=to_1e4)
     assert watch.reached[1e-3] <= to_1e3
     assert watch.reached[1e-4] <= to_1e4
 
@@ -35,13 +28,12 @@ def test_quasi_newton_parties_reach_both_targets_on_a9a_within_the_reference_rou
 def test_two_simulations_with_one_seed_end_with_the_same_bits_and_another_seed_with_others():
     rng = np.random.default_rng(0)
     features, labels = rng.standard_normal((300, 9)), np.where(rng.random(300) < 0.5, 1.0, -1.0)
-    federation = split_columns(as_features(features), labels, count=3)
-    settings = replace(CASES["AsySQN-SVRG"], batch_size=32)
+    columns = split_columns(as_features(features), labels, count=3)
+    train = CASES["AsySQN-SVRG"] | {"batch": 32, "steps": 100}
 
     def end(seed):
-        steps = asynchronous_rounds(replace(settings, seed=seed), federation, [1.0, 1.0, 0.4])
-        *_, states = (next(steps) for _ in range(100))
-        return np.concatenate([state.weights for state in states])
+        outcome, _ = simulate(train, columns, [1.0, 1.0, 0.4], seed=seed)
+        return np.concatenate([state.state.weights for state in outcome.states])
 
     assert np.array_equal(end(0), end(0))
     assert not np.array_equal(end(0), end(1))
@@ -50,8 +42,8 @@ def test_two_simulations_with_one_seed_end_with_the_same_bits_and_another_seed_w
 def test_a_party_at_two_fifths_of_the_speed_makes_two_fifths_of_the_steps():
     rng = np.random.default_rng(0)
     features, labels = rng.standard_normal((100, 8)), np.where(rng.random(100) < 0.5, 1.0, -1.0)
-    federation = split_columns(as_features(features), labels, count=4)
-    steps = asynchronous_rounds(replace(CASES["AsySQN-SAGA"], batch_size=16), federation, [1.0, 1.0, 1.0, 0.4])
-    *_, states = (next(steps) for _ in range(700))
-    fast, slow = np.mean([state.steps for state in states[:3]]), states[3].steps
+    columns = split_columns(as_features(features), labels, count=4)
+    train = CASES["AsySQN-SAGA"] | {"batch": 16, "steps": 700}
+    outcome, _ = simulate(train, columns, [1.0, 1.0, 1.0, 0.4], jitter=0.0)
+    fast, slow = np.mean([state.state.steps for state in outcome.states[:3]]), outcome.states[3].state.steps
     assert slow / fast == pytest.approx(0.4, abs=0.03)

@@ -17,6 +17,8 @@ from parley.privacy.release import OutcomeGate
 from parley.protocols.bambi.codec import PROTOCOL
 from parley.protocols.bambi.settings import BambiSpec
 from parley.simulation import Simulation
+from parley.simulation.sums import protected_sums
+from parley.spec.protection import AggregationSpec
 from parley.spec.rows import RowSets
 from tests.oracle.pooled_bambi import Pooled, cosine, relative_error
 
@@ -78,10 +80,10 @@ class Prefetching(BambiRole):
         return replace(plan, state=self.prefetch(plan.state)) if self.can_prefetch(plan.state) else plan
 
 
-def train(problem, blocks, role=BambiRole):
+def train(problem, blocks, role=BambiRole, sums=None):
     """The parties' states at the end."""
     program = BambiProgram(problem, OutcomeGate(lambda _: True))
-    return Simulation(PROTOCOL, program, [role(block) for block in blocks]).run().states
+    return Simulation(PROTOCOL, program, [role(block) for block in blocks], sums).run().states
 
 
 def pooled(problem, blocks, states):
@@ -168,6 +170,20 @@ def test_the_implicit_hypergradient_is_that_of_dense_implicit_differentiation(pr
     solution = oracle.solve_lower(1, [torch.from_numpy(s.y) for s in before])
     assert relative_error([torch.from_numpy(s.y) for s in after], solution) < 1e-7
     exact = oracle.implicit(1, solution)
+    assert relative_error([b.x - a.x for b, a in zip(before, after, strict=True)], exact) < 1e-6
+
+
+@pytest.mark.parametrize("problem_kind", ["hyper_representation", "hyper_parameters"])
+@pytest.mark.parametrize("scale", [1.0, 0.01])
+def test_through_the_ring_of_the_default_settings_the_implicit_hypergradient_keeps_its_digits(problem_kind, scale):
+    """Also where the upper gradient, and with it r·z of the adjoint system, is small."""
+    problem, blocks = federation(settings_for("implicit", problem_kind), 3)
+    if problem_kind == "hyper_parameters":
+        problem.labels.array *= scale
+    before = [party_bambi.start(block) for block in blocks]
+    after = train(problem, blocks, sums=protected_sums(AggregationSpec(), 3))
+    oracle = pooled(problem, blocks, before)
+    exact = oracle.implicit(1, oracle.solve_lower(1, [torch.from_numpy(s.y) for s in before]))
     assert relative_error([b.x - a.x for b, a in zip(before, after, strict=True)], exact) < 1e-6
 
 

@@ -3,15 +3,12 @@
 import numpy as np
 import pytest
 
+from parley.attacks.labels import ATTACKS, cap, margin, recovered_rows
 from parley.experiments.bambi_dp_attacks import (
-    ATTACKS,
     accuracy,
-    cap,
     laplace,
-    margin,
     naive_float_accuracy,
     paper_algorithm_3,
-    recovered_rows,
     view_of_algorithm_3,
     view_of_ours,
 )

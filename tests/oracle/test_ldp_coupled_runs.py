@@ -14,6 +14,11 @@ from parley.numerics.streams import batch, stream
 from parley.party.ldp_dsbo.objectives import Bounds, admit
 from parley.party.ldp_dsbo.steps import Agent, LdpDsbo, NoisedState, begin, privacy_plan, update
 from parley.privacy.ldp_accounting import Decay, Oracle, Schedules, laplace_scales, losses
+from parley.services.party.config import PreprocessConfig, TableConfig
+from parley.services.party.preprocessing import table_of_run
+from parley.services.party.tables import TableStore
+from parley.spec.parsing import parse_spec
+from parley.tables.preprocessing import PreprocessingInvalid
 
 SIZE = 6
 STEPS = 60
@@ -127,3 +132,54 @@ def printed_epsilon(settings, steps, w=0.6):
         constant = 4 / w * base ** (1 + v)
         total += sum(constant / (t + 1) ** (1 + v) / settings.noise_scales.at(t)[scales] for t in range(1, steps + 1))
     return total
+
+
+def loss_of_the_first_release(tmp_path, table_options, changed):
+    """‖Δ_1‖₁/ν_1 of two agents whose tables differ in one record, read from files as a party reads them."""
+    draw, settings = stream(3, "records"), replace(SETTINGS, oracle=Oracle.HISTORY, batch_size=100)
+    features = 0.01 * draw.normal(size=(100, SIZE))
+    labels = np.sign(features[:, 0])
+    agents = []
+    for name, extreme in (("one", False), ("other", changed)):
+        rows = features.copy()
+        if extreme:
+            rows[7] = 1e4
+        header = ",".join(["id", *(f"c{column}" for column in range(SIZE))])
+        lines = [",".join([f"{row:03}", *map(repr, map(float, values))]) for row, values in enumerate(rows)]
+        (tmp_path / f"{name}.csv").write_text("\n".join([header, *lines]) + "\n")
+        store = TableStore({"train": TableConfig(path=tmp_path / f"{name}.csv", **table_options)})
+        table = table_of_run(store, parse_spec(LOCAL), 0, dense=True)
+        records = admit(table.features, labels, settings.bounds)
+        agents.append(Agent(0, records, records))
+    claimed = losses(privacy_plan(settings, SIZE, -0.6), 1)[0]
+    first, second = agents
+    return measured(first, second, settings, 0, steps=1)[0], claimed
+
+
+LOCAL = """
+name: coupled
+parties: [bank, shop, telco]
+train:
+  algorithm: ldp_dsbo
+  network: {kind: ring}
+  classes: ["0", "1"]
+  epsilon: 5
+  bounds: {row_l1: 1, row_max: 0.5, x_low: -4, x_high: -1, y_max: 3, z_max: 3}
+"""
+
+
+def test_a_table_that_is_scaled_by_public_figures_keeps_the_bound_of_one_record(tmp_path):
+    public = PreprocessConfig.model_validate(
+        {"figures": {f"c{column}": {"shift": 0.0, "scale": 0.01} for column in range(SIZE)}}
+    )
+    loss, claimed = loss_of_the_first_release(tmp_path, {"preprocess": public}, changed=True)
+    assert (loss <= claimed + 1e-12).all()
+    assert loss.sum() > 0
+
+
+def test_a_table_that_is_standardised_by_its_own_rows_breaks_it_and_is_refused(tmp_path, monkeypatch):
+    with pytest.raises(PreprocessingInvalid, match="ε would not cover the figures that `standardise` learns"):
+        loss_of_the_first_release(tmp_path, {"standardise": True}, changed=True)
+    monkeypatch.setattr("parley.services.party.preprocessing._refuse_learnt_figures", lambda *_: None)
+    loss, claimed = loss_of_the_first_release(tmp_path, {"standardise": True}, changed=True)
+    assert loss.sum() > 5 * claimed.sum()

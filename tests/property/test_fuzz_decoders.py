@@ -40,7 +40,7 @@ from parley.protocols.recovery import codec as recovery_codec
 from parley.protocols.rounds import Finish
 from parley.protocols.tensor.codec import LARGEST_TENSOR_BYTES, MessageInvalid, decode_tensor
 from parley.services import wire
-from parley.services.wire import alignment_codec, event_codec
+from parley.services.wire import alignment_codec, event_codec, receipt_codec
 from parley.services.wire.framing import receive
 from parley.testing.mutation import damaged, mutated, random_message
 from tests.property.examples import FUZZ_EXAMPLES
@@ -104,6 +104,7 @@ DECODERS: dict[str, tuple[Any, Any]] = {
         lambda m, b, _: asysqn_codec.decode_question(m, b),
     ),
     "metrics": (run_pb2.Metric, lambda m, _b, _: event_codec.decode_metrics([m])),
+    "receipt": (aggregation_pb2.Receipt, lambda m, _b, _: receipt_codec.decode_receipt(m)),
 }
 
 

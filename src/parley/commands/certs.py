@@ -1,5 +1,6 @@
 """`parley certs`: who is who in a federation."""
 
+import shlex
 from pathlib import Path
 from typing import Annotated
 
@@ -13,6 +14,10 @@ app = typer.Typer(no_args_is_help=True, help="Make and look at the certificates 
 Authority = Annotated[Path, typer.Option(help="Folder of the authority.")]
 Role = Annotated[str, typer.Option(help="coordinator, party or client.")]
 Hosts = Annotated[list[str] | None, typer.Option("--host", help="A host name or address, for tools; may be repeated.")]
+KeyCommand = Annotated[
+    str | None,
+    typer.Option(help="Command that prints the authority's key as PEM, where a key service has it in place of ca.key."),
+]
 Days = Annotated[int, typer.Option(help="How long the certificate is valid.")]
 
 
@@ -23,7 +28,7 @@ def authority(
     days: Days = 3650,
     force: Force = False,
 ) -> None:
-    """Make a certificate authority. Guard its key: it can make anyone.
+    """Make a certificate authority. Guard its key: whoever has it can issue any identity.
 
     Example: [bold]parley certs authority certificates/authority[/bold]
     """
@@ -42,6 +47,7 @@ def issue(
     host: Hosts = None,
     days: Days = 365,
     force: Force = False,
+    key_command: KeyCommand = None,
 ) -> None:
     """Make a key and its certificate in one place, for a federation on one machine.
 
@@ -49,7 +55,9 @@ def issue(
     """
     from parley.services.wire import certificates
 
-    folder = certificates.issue(authority, name, role, host or [], days, out=out, force=force)
+    folder = certificates.issue(
+        authority, name, role, host or [], days, out=out, force=force, key_command=_words(key_command)
+    )
     console.print(f"Made an identity for {role} {name}: {folder}", soft_wrap=True)
 
 
@@ -80,6 +88,7 @@ def sign(
     out: Annotated[Path | None, typer.Option(help="Folder; beside the request if left out.")] = None,
     days: Days = 365,
     force: Force = False,
+    key_command: KeyCommand = None,
 ) -> None:
     """Answer a request, after checking with its sender who it is.
 
@@ -87,8 +96,32 @@ def sign(
     """
     from parley.services.wire import certificates
 
-    made = certificates.sign(request, authority, days, name=name, role=role, out=out, force=force)
+    made = certificates.sign(
+        request, authority, days, name=name, role=role, out=out, force=force, key_command=_words(key_command)
+    )
     console.print(f"Signed {role} {name}: send {made} and {made.parent / 'ca.pem'} back.", soft_wrap=True)
+
+
+@app.command()
+def revoke(
+    certificate: Annotated[list[Path], typer.Argument(help="A certificate.pem to take back; may be repeated.")],
+    authority: Authority,
+    key_command: KeyCommand = None,
+) -> None:
+    """Take certificates back: write the authority's list of revoked ones, which every service reads when it changes.
+
+    Copy the list into the identity folder of each service. Calls with a certificate on it are refused, and streams end.
+
+    Example: [bold]parley certs revoke certificates/bank/certificate.pem --authority certificates/authority[/bold]
+    """
+    from parley.services.wire.revocation import revoke as put_on_list
+
+    made = put_on_list(certificate, authority, key_command=_words(key_command))
+    console.print(f"Wrote {made}: copy it into every identity folder of the federation.", soft_wrap=True)
+
+
+def _words(command: str | None) -> list[str] | None:
+    return None if command is None else shlex.split(command)
 
 
 @app.command()

@@ -19,6 +19,13 @@ MARKS = {"ok": "[green]✓[/green]", "warning": "[yellow]![/yellow]", "broken": 
 
 
 def doctor(
+    spec: Annotated[
+        Path | None,
+        typer.Argument(help="With --strict: a run spec that is attacked before it runs.", metavar="[SPEC.YAML]"),
+    ] = None,
+    strict: Annotated[
+        bool, typer.Option("--strict", help="Attack SPEC in every known way; an attack that succeeds must be fixed.")
+    ] = False,
     config: Annotated[
         Path | None, typer.Option(help="Check a party's or coordinator's configuration before it starts.")
     ] = None,
@@ -32,11 +39,15 @@ def doctor(
     One line for each check: ✓ is well, ! may be meant, ✗ must be fixed. Exit code 1 if anything must be fixed.
 
     Example: [bold]parley doctor --config bank.yaml[/bold]
+
+    Example: [bold]parley doctor --strict digits.yaml[/bold]
     """
+    if strict != (spec is not None):
+        raise typer.BadParameter("--strict and a spec belong together: parley doctor --strict digits.yaml")
     if address is not None and identity is None and config is None:
         raise typer.BadParameter("give --identity too: the folder with your client certificate")
     found: list[Check] = []
-    for check in _checks(config, address, identity, coordinator):
+    for check in _attacked(spec) if spec is not None else _checks(config, address, identity, coordinator):
         found.append(check)
         if not json:
             _print(check)
@@ -63,6 +74,20 @@ def _checks(config: Path | None, address: str | None, identity: Path | None, coo
         from parley.doctor_federation import federation
 
         yield from federation(address, identity, coordinator)
+
+
+def _attacked(spec: Path) -> Iterable["Check"]:
+    """Every attack on a spec as a check."""
+    from parley.attacks.suite import attack
+    from parley.doctor import broken, ok
+    from parley.spec.parsing import parse_spec
+
+    for finding in attack(parse_spec(spec.read_text(encoding="utf-8"))):
+        subject, told = f"{finding.attack} by the {finding.adversary}", f"{finding.recovered}; {finding.guarantee}"
+        if finding.verdict in ("open", "beyond"):
+            yield broken(subject, told if finding.verdict == "beyond" else finding.recovered, finding.remedy)
+        else:
+            yield ok(subject, told)
 
 
 def _print(check: "Check") -> None:

@@ -53,7 +53,7 @@ def predict(
 
 
 def parties(address: Address, identity: Identity, coordinator: Coordinator = "coordinator", json: Json = False) -> None:
-    """Call every party and say how it stands; exit code 1 if one cannot take part.
+    """Call every party and show its state; exit code 1 if one cannot take part.
 
     Example: [bold]parley parties[/bold]
     """

@@ -54,14 +54,18 @@ def show(
     ledger = _read(run, address, identity, coordinator, config, delta)
     entries = [_entry(entry) for entry in ledger.entries]
     report = _report(ledger.report) | {"chain": ledger.broken or "whole"}
+    evaluations = [_evaluation(each) for each in ledger.evaluations]
     if json:
-        print_json({"entries": entries, "report": report})
+        print_json({"entries": entries, "report": report, "evaluations": evaluations})
         return
     if entries:
         print_table(table_of([_brief(entry) for entry in entries]))
     else:
         console.print("Nothing has been released yet.")
     show_fields(report, as_json=False)
+    if evaluations:
+        console.print("Figures on true labels that left as metrics:")
+        print_table(table_of(evaluations))
 
 
 @app.command()
@@ -71,22 +75,34 @@ def verify(
     identity: IdentityIfAny = None,
     coordinator: Coordinator = "coordinator",
     config: Config = None,
+    head_file: Annotated[
+        Path | None,
+        typer.Option(
+            "--head",
+            help="A kept head, or a party's transcript of the run: the ledger must still hold every head in it.",
+            metavar="FILE",
+        ),
+    ] = None,
     json: Json = False,
 ) -> None:
     """Check a ledger's hash chain; exit code 1 if an entry was changed or removed.
 
-    Example: [bold]parley ledger verify digits-1a2b3c4d[/bold]
+    A whole chain can be written anew. Whoever has kept a head (this command's --json output, or the transcript of a
+    party, in which all parties of the run signed it) finds that out with --head.
+
+    Example: [bold]parley ledger verify digits-1a2b3c4d --head state/transcripts/digits-1a2b3c4d.jsonl[/bold]
     """
     ledger = _read(run, address, identity, coordinator, config, delta=1e-6)
+    broken = ledger.broken or ("" if head_file is None else _rewritten(ledger, head_file))
     head = ledger.entries[-1].hash if ledger.entries else ""
     if json:
-        print_json({"whole": not ledger.broken, "entries": len(ledger.entries), "head": head, "broken": ledger.broken})
-    elif ledger.broken:
-        typer.echo(f"error: the chain is broken: {ledger.broken}", err=True)
+        print_json({"whole": not broken, "entries": len(ledger.entries), "head": head, "broken": broken})
+    elif broken:
+        typer.echo(f"error: the chain is broken: {broken}", err=True)
     else:
         count = len(ledger.entries)
         typer.echo(f"{count} {'entry' if count == 1 else 'entries'}, the chain is whole, head {head or 'none yet'}")
-    if ledger.broken:
+    if broken:
         raise typer.Exit(REFUSED)
 
 
@@ -128,6 +144,94 @@ def runs(
     show_fields(total, as_json=False)
 
 
+@app.command()
+def datasets(
+    config: Annotated[Path, typer.Option(help="The configuration of the label holder.", metavar="CONFIG.YAML")],
+    json: Json = False,
+) -> None:
+    """Show what each data set has spent over all runs, what is left of its budget, and which run spent it.
+
+    Noise that is drawn once is paid for once: a run that draws it again stands here with 0.
+
+    Example: [bold]parley ledger datasets --config coordinator.yaml[/bold]
+    """
+    from contextlib import closing
+
+    from parley.configurations import load_service_config
+
+    settings = load_service_config(config)
+    with closing(_opened(settings.database_url)) as ledger:
+        listed = [_dataset(ledger, name, settings) for name in ledger.datasets()]
+    if json:
+        print_json({"datasets": listed})
+    elif listed:
+        print_table(table_of([{**each, "by run": _shares(each["by run"])} for each in listed]))
+    else:
+        console.print("Nothing has been released yet.")
+    if any(each["chain"] != "whole" for each in listed):
+        raise typer.Exit(REFUSED)
+
+
+def _dataset(ledger: Any, name: str, settings: Any) -> dict[str, Any]:
+    """One line of `datasets`, under the terms of the table's configuration."""
+    from parley.privacy.dataset_ledger import AccountBroken, DatasetTerms
+
+    tables = getattr(settings, "labels", {})
+    terms = tables[name].terms if name in tables else DatasetTerms()
+    try:
+        ledger.verify_account(name)
+        chain = "whole"
+    except AccountBroken as broken:
+        chain = str(broken)
+    account = ledger.account(name, terms)
+    return {
+        "data set": name,
+        "ε spent": account.epsilon,
+        "ε left": max(0.0, terms.epsilon - account.epsilon),
+        "δ": account.delta,
+        "records": account.records,
+        "without noise": list(account.unprotected_runs),
+        "by run": account.by_run,
+        "chain": chain,
+    }
+
+
+def _shares(by_run: dict[str, float]) -> list[str]:
+    """What each run cost; those that cost nothing are counted together."""
+    paid = [f"{run} {epsilon:.4g}" for run, epsilon in by_run.items() if epsilon]
+    free = len(by_run) - len(paid)
+    return [*paid, f"{free} more at 0"] if free else paid
+
+
+def _rewritten(ledger: "Ledger", path: Path) -> str:
+    """What a kept head says against the ledger; nothing if it still holds them all."""
+    kept = _kept_heads(path)
+    if not kept:
+        raise NoLedger(
+            f"{path} holds no head of a ledger: give what `parley ledger verify --json` printed, or a transcript"
+        )
+    for entries, head in kept:
+        if len(ledger.entries) < entries or ledger.entries[entries - 1].hash != head:
+            return f"entry {entries - 1} is not the one whose head {head[:12]}… was kept: the ledger was written anew"
+    return ""
+
+
+def _kept_heads(path: Path) -> list[tuple[int, str]]:
+    """Entries and head: of a kept output of this command, or of every receipt in a transcript."""
+    found = set[tuple[int, str]]()
+    text = path.read_text("utf-8")
+    for line in [text] if text.lstrip().startswith("{\n") else text.splitlines():
+        try:
+            entry = json_format.loads(line)
+        except ValueError:
+            continue  # an empty line, or one that a crash tore
+        if "head" in entry:
+            found.add((entry["entries"], entry["head"]))
+        for receipt in [*entry.get("receipts", []), *([entry["receipt"]] if "receipt" in entry else [])]:
+            found.add((receipt["ledger_entries"], receipt["ledger_head"]))
+    return sorted((entries, head) for entries, head in found if entries)
+
+
 def _read(
     run: str, address: str | None, identity: Path | None, coordinator: str, config: Path | None, delta: float
 ) -> "Ledger":
@@ -150,14 +254,28 @@ def _own(run: str, config: Path, delta: float) -> "Ledger":
     from parley.contracts.ledger.v1 import ledger_pb2
     from parley.services.wire.ledger_codec import entries_of, report_of
 
-    with closing(_opened(load_service_config(config).database_url)) as ledger:
+    settings = load_service_config(config)
+    with closing(_opened(settings.database_url)) as ledger:
         known = ledger.runs()
         if run not in known:
             raise NoLedger(f"run {run} has released nothing here; the ledger has {', '.join(known) or 'no run'}")
         entries, broken = entries_of(ledger, run)
         budget = known[run].epsilon
         report = report_of(ledger, run, delta=delta, budget=budget) if not broken else ledger_pb2.PrivacyReport()
-        return Ledger(entries, report, broken)
+        return Ledger(entries, report, broken, _own_evaluations(settings, run))
+
+
+def _own_evaluations(settings: Any, run: str) -> list[Any]:
+    """What a coordinator's run let out as metrics; a party keeps no such register."""
+    from contextlib import closing
+
+    from parley.privacy.evaluations import open_register
+    from parley.services.wire.ledger_codec import evaluations_of
+
+    if not hasattr(settings, "labels"):
+        return []
+    with closing(open_register(settings.database_url)) as register:
+        return evaluations_of(register, run)
 
 
 def _opened(url: str) -> Any:
@@ -183,6 +301,15 @@ def _entry(entry: Any) -> dict[str, Any]:
         "ε each": entry.epsilon,
         "most per record": entry.largest_count,
         "hash": entry.hash,
+    }
+
+
+def _evaluation(each: Any) -> dict[str, Any]:
+    return {
+        "figures": each.name,
+        "rows": each.rows,
+        "evaluations": each.evaluations,
+        "ε each": each.epsilon if each.HasField("epsilon") else "none: exact",
     }
 
 

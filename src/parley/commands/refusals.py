@@ -38,11 +38,7 @@ def is_expected(error: BaseException) -> bool:
     """Whether an error's own text tells the user enough."""
     if isinstance(error, (OSError, Refused, UnicodeDecodeError)):
         return True
-    return any(
-        f"{kind.__module__}.{kind.__qualname__}" in EXPECTED
-        or (kind.__module__.startswith("experiments.") and kind.__qualname__ == "MissingData")
-        for kind in type(error).__mro__
-    )
+    return any(f"{kind.__module__}.{kind.__qualname__}" in EXPECTED for kind in type(error).__mro__)
 
 
 def sentence(error: BaseException) -> str:

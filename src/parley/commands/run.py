@@ -84,7 +84,7 @@ def start(
     from parley.spec.parsing import parse_spec
 
     text = spec.read_text()
-    parse_spec(text)  # mistakes are told before anyone is called
+    parse_spec(text)  # mistakes are found before anyone is called
     with dial(address, identity, coordinator) as federation:
         run = federation.start(text, request_id)
         if watch:
@@ -192,7 +192,7 @@ def _seconds(text: str) -> float:
 def show_run(
     run: RunId, address: Address, identity: Identity, coordinator: Coordinator = "coordinator", json: Json = False
 ) -> None:
-    """Show how a run stands.
+    """Show the state of a run.
 
     Example: [bold]parley run show digits-1a2b3c4d[/bold]
     """

@@ -20,6 +20,7 @@ from parley.coordinator.labels import LabelAccess, LabelKind
 from parley.coordinator.programs import CommonRows, Report
 from parley.numerics.arrays import Vector
 from parley.party.roles import Begun, LocalPrivacy, Opened, PartyAlgorithm, SavedModel, Tables
+from parley.privacy.dataset_ledger import DatasetTerms
 from parley.privacy.ledger import Ledger
 from parley.privacy.noise import KeyedNoise, new_key
 from parley.privacy.release import OutcomeGate
@@ -79,6 +80,9 @@ def holdings_of(spec: RunSpec, stores: Mapping[str, TableStore]) -> list[Holding
     """Every party's tables, preprocessed as their owners declared."""
     dense = not party_side(spec.train.algorithm).keeps_sparse
     names = [entry.name for entry in spec.parties]
+    for entry in spec.parties:
+        if entry.view is not None:
+            raise ValueError(f"{entry.name}'s policy alone knows view {entry.view!r}: name `columns` to try a run here")
     return [Holding(table_of_run(stores[name], spec, m, dense=dense), stores[name]) for m, name in enumerate(names)]
 
 
@@ -93,7 +97,9 @@ def simulation_of(
 ) -> Simulation:
     """The run of a spec, checked as a coordinator checks it; `noise_key` and `run_id` repeat a run's label noise."""
     party, coordinator = party_side(spec.train.algorithm), coordinator_side(spec)
-    access = LabelAccess(spec, run_id, labels, scratch_ledger(), noise_key or new_key())
+    # the owner's budget over all runs is none of a simulation's business: its ledger is forgotten
+    unlimited = DatasetTerms(epsilon=math.inf, delta=0.0)
+    access = LabelAccess(spec, run_id, labels, scratch_ledger(), noise_key or new_key(), terms=unlimited)
     lines = [MemoryLine(m) for m in range(len(holdings))]
     opened = [
         Opened(spec, m, run_id, run_id, held.table, held.tables, privacy=held.privacy, coordinator=lines[m])
@@ -121,19 +127,26 @@ def train_pooled(
     run_id: str = "pooled",
 ) -> PooledRun:
     """Train `spec` on every party's table at once."""
-    return _trained(spec, holdings_of(spec, stores), labels.load, noise_key, run_id)
+    return train_holdings(spec, holdings_of(spec, stores), labels.load, noise_key=noise_key, run_id=run_id)
 
 
 def train_tables(
     spec: RunSpec, tables: Sequence[Table], known: Labels, *, noise_key: bytes | None = None, run_id: str = "pooled"
 ) -> PooledRun:
     """The same with tables and labels that are in memory already, in the order of the parties."""
-    return _trained(spec, [Holding(table) for table in tables], lambda _, __: known, noise_key, run_id)
+    holdings = [Holding(table) for table in tables]
+    return train_holdings(spec, holdings, lambda _, __: known, noise_key=noise_key, run_id=run_id)
 
 
-def _trained(
-    spec: RunSpec, holdings: Sequence[Holding], labels: ReadLabels, noise_key: bytes | None, run_id: str
+def train_holdings(
+    spec: RunSpec,
+    holdings: Sequence[Holding],
+    labels: ReadLabels,
+    *,
+    noise_key: bytes | None = None,
+    run_id: str = "pooled",
 ) -> PooledRun:
+    """The same with whatever each party holds."""
     started, read = time.perf_counter(), _Reader(labels)
     whole = spec.model_copy(update={"checkpoint_every": 0})  # nobody will resume it
     torch.set_num_threads(1)  # as in a party: matrices this small lose more to a second thread than they gain

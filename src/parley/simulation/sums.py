@@ -81,8 +81,8 @@ class TwoTreeSums:
     """Masked values up one tree and masks up another, from party to party."""
 
     def __init__(self, settings: AggregationSpec, parties: int) -> None:
-        self._opening, ring = SumOpening(settings, parties), ring_of(settings)
-        gates = [TreeGate(m, trees_of(parties), ring) for m in range(parties)]
+        self._opening, ring, shared = SumOpening(settings, parties), ring_of(settings), pair_secrets(parties)
+        gates = [TreeGate(m, trees_of(parties), ring, shared[m]("trees")) for m in range(parties)]
         links = zip(gates, memory_peers(parties), strict=True)
         self._members = [TreeSums(gate, peers, TREE_SECONDS) for gate, peers in links]
 

@@ -123,7 +123,7 @@ class AlgorithmContract:
         self, stage: Stage, recorded: RecordedRun, order: str
     ) -> None:
         """`kill -9` of every service, spread over a run; models and ledgers are those of one that nothing disturbed."""
-        request, arena = f"killed {self.case.algorithm}, {order}", stage.disturbed
+        request, arena = f"killed {self.case.parsed.name}, {order}", stage.disturbed
         services = [*self.case.parties, "coordinator"]
         victims = services if order == "parties first" else services[::-1]
         twin = stage.quiet.complete(self.case, request)
@@ -170,6 +170,7 @@ class AlgorithmContract:
             for round_ in instructions.values():
                 wrong = {framed.receiver: undecodable(recording, framed, chance) for framed in round_}
                 if id(round_) in tried and None not in wrong.values():
+                    wrong = {party: session.with_own_receipts(envelopes) for party, envelopes in wrong.items()}
                     for outcome in session.send(wrong).values():
                         assert outcome == Outcome((), "INVALID_ARGUMENT", "MESSAGE_INVALID")
                         refusals += 1
@@ -186,7 +187,7 @@ class AlgorithmContract:
         rounds, pushes, refusals = list(recording.instructions().values()), recording.pushes(), 0
         for number in range(PROBES):
             at = chance.randrange(min(len(rounds), ROUNDS))
-            with stage.session(recorded, f"probe-{self.case.algorithm}-{number}") as session:
+            with stage.session(recorded, f"probe-{self.case.parsed.name}-{number}") as session:
                 for round_ in rounds[:at]:
                     session.replay(round_)
                 wrong = {framed.receiver: changed(recording, framed, chance) for framed in rounds[at]}
@@ -203,7 +204,7 @@ class AlgorithmContract:
         self, stage: Stage, recorded: RecordedRun
     ) -> None:
         """A party that answers wrongly is named; once it answers rightly the run ends with the same bits."""
-        request, arena = f"malformed {self.case.algorithm}", stage.disturbed
+        request, arena = f"malformed {self.case.parsed.name}", stage.disturbed
         twin = stage.quiet.complete(self.case, request)
         changer = _ContributionChanger(recorded.recording)
         with arena.federation.tapped(changer):

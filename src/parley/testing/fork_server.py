@@ -25,6 +25,7 @@ LIBRARIES = (
     "scipy.special",
     "sqlalchemy",
     "pydantic",
+    "dp_accounting.pld.privacy_loss_distribution",
     "yaml",
     "safetensors.torch",
     "pyarrow.parquet",

@@ -46,6 +46,8 @@ class HandDrivenSession:
         """`opening` and `beginning` are those of the recorded run; `opening.run_id` may be another."""
         self._federation, self._channels = federation, dict[tuple[str, str], grpc.Channel]()
         self.parties = [name for name in federation.tables if name in _names(beginning)]
+        self._receipts: dict[str, Any] = {}
+        """What the parties gave for the last checkpoint."""
         self.session_id = f"by-hand-{secrets.token_hex(8)}"
         opening, begin = _copy(opening), _copy(beginning)
         opening.session_id = begin.session_id = self.session_id
@@ -64,11 +66,28 @@ class HandDrivenSession:
             party: self._threads.submit(self._call, party, "coordinator", EXCHANGE, [attach, *envelopes], seconds)
             for party, envelopes in messages.items()
         }
-        return {party: call.result() for party, call in calls.items()}
+        outcomes = {party: call.result() for party, call in calls.items()}
+        given = {
+            party: answer.receipt
+            for party, outcome in outcomes.items()
+            for answer in outcome.answers
+            if answer.HasField("receipt")
+        }
+        self._receipts = given or self._receipts
+        return outcomes
 
     def replay(self, round_: Sequence[Framed]) -> dict[str, Outcome]:
-        """Send a recorded round as it was."""
-        return self.send({framed.receiver: framed.envelopes for framed in round_})
+        """Send a recorded round as it was, but for receipts: those are of this session."""
+        return self.send({framed.receiver: self.with_own_receipts(framed.envelopes) for framed in round_})
+
+    def with_own_receipts(self, envelopes: Sequence[Any]) -> Sequence[Any]:
+        """A recorded instruction with the receipts that the parties of this session gave, where it had any."""
+        if not envelopes[0].receipts:
+            return envelopes
+        first = _copy(envelopes[0])
+        del first.receipts[:]
+        first.receipts.extend(self._receipts.values())
+        return [first, *envelopes[1:]]
 
     def push(self, framed: Framed, seconds: float) -> Outcome:
         """Send a party what another one pushed to it."""

@@ -12,6 +12,7 @@ from parley.party.tree_sums import MOST_SUMS, TreeSums
 from parley.privacy.aggregation import SumOpening, ring_of, trees_of
 from parley.privacy.release import TreeGate
 from parley.protocols.tensor.codec import encode_tensor
+from parley.simulation.sums import pair_secrets
 from parley.spec.protection import AggregationSpec
 from tests.unit.party.loopback import loopback
 
@@ -22,7 +23,8 @@ DRAFTS = np.random.default_rng(0).normal(size=(PARTIES, 6))
 
 def federation(*, seconds=5.0, away=frozenset()):
     everyone = loopback(PARTIES, away)
-    gates = [TreeGate(index, trees_of(PARTIES), ring_of(SETTINGS)) for index in range(PARTIES)]
+    shared = pair_secrets(PARTIES)
+    gates = [TreeGate(m, trees_of(PARTIES), ring_of(SETTINGS), shared[m]("trees")) for m in range(PARTIES)]
     return [TreeSums(gate, peers, seconds) for gate, peers in zip(gates, everyone, strict=True)], everyone
 
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from parley.privacy.mask_stream import mask
+from parley.privacy.mask_stream import mask, round_key
 from parley.privacy.pairwise import NotAParticipant, PairwiseMasker, RoundReused, sum_masked
 from parley.privacy.ring import NotRingElements, Ring, RingTooSmall
 from parley.privacy.session_keys import SessionKey, pair_secret
@@ -53,7 +53,7 @@ def test_an_answer_is_the_value_plus_later_peers_minus_earlier_peers():
     secrets = {0: b"a" * 32, 2: b"b" * 32, 3: b"c" * 32}
     value = encoded(1)
     answer = PairwiseMasker(1, secrets, RING).mask(6, value, range(4))
-    streams = {v: mask(key, 6, value.shape, RING) for v, key in secrets.items()}
+    streams = {v: mask(round_key(key, 6), 0, value.shape, RING) for v, key in secrets.items()}
     assert np.array_equal(answer, value + streams[2] + streams[3] - streams[0])
 
 

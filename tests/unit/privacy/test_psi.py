@@ -2,6 +2,10 @@
 
 import random
 import secrets
+import subprocess
+import sys
+import time
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -200,3 +204,29 @@ def test_workers_give_what_one_process_gives():
     with Workers(processes=2) as workers:
         spread = workers.hashed_power(ids, b"c", scalar)
     assert spread == WORKERS.hashed_power(ids, b"c", scalar)
+
+
+KILLED = """
+import os, signal, sys
+from parley.privacy import psi_workers
+
+workers = psi_workers.Workers(processes=2)
+workers.hashed_power([str(row) for row in range(2 * psi_workers.FEW)], b"test", bytes(range(32)))
+print(*workers._pool._processes, flush=True)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def is_running(process):
+    status = Path(f"/proc/{process}/status")
+    return status.exists() and "zombie" not in status.read_text()  # nobody may be there to reap it
+
+
+def test_workers_end_when_their_service_is_killed():
+    found = subprocess.run([sys.executable, "-c", KILLED], capture_output=True, text=True, check=False)
+    processes = [int(each) for each in found.stdout.split()]
+    assert len(processes) == 2, found.stderr
+    deadline = time.monotonic() + 60
+    while any(map(is_running, processes)):
+        assert time.monotonic() < deadline, "workers outlive the service that started them"
+        time.sleep(0.1)

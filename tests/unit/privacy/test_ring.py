@@ -115,3 +115,27 @@ def test_elements_of_another_ring_are_refused():
         Ring.WIDE.decode(Ring.NARROW.encode(np.ones(2)))
     with pytest.raises(NotRingElements):
         Ring.WIDE.add(Ring.WIDE.encode(np.ones(2)), np.ones(2, dtype=np.int64))
+
+
+@pytest.mark.parametrize("bits", [64, 32])
+@pytest.mark.parametrize("value", [2.0**30, -(2.0**30), np.nan, np.inf])
+def test_a_spoilt_value_keeps_a_sum_from_opening_whatever_the_others_add(bits, value):
+    ring = Ring(bits, 16 if bits == 32 else 40, 1 << 10, "spoil")
+    honest = ring.encode(np.full(64, 1000.0))
+    spoilt = ring.encode(np.full(64, value))
+    for total in (spoilt + honest + honest, spoilt - honest - honest):
+        for element in ring.decode(total):
+            assert not ring.opens(np.array([element]), 3)
+    assert ring.opens(ring.decode(honest + honest + honest), 3)
+
+
+def test_a_spoilt_value_holds_nothing_of_the_value():
+    ring = Ring(64, 40, 1 << 10, "spoil")
+    first, second = ring.encode(np.array([2.0**30])), ring.encode(np.array([2.0**30]))
+    assert first != second
+
+
+def test_a_clipped_value_is_the_limit_and_what_is_not_finite_still_spoils():
+    ring = Ring(64, 40, 1 << 10, "clip")
+    assert ring.decode(ring.encode(np.array([5000.0, -5000.0, 3.0]))).tolist() == [1024.0, -1024.0, 3.0]
+    assert not ring.opens(ring.decode(ring.encode(np.array([np.nan]))), 1)

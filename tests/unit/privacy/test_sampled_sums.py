@@ -34,7 +34,8 @@ def test_masks_over_the_participants_cancel_in_their_sum():
 
 def test_an_addend_alone_says_nothing_of_its_value():
     addend = maskers()[2].protect(7, values(2), frozenset({0, 2, 3}))
-    assert np.abs(ring_of(SETTINGS).decode(addend.masked) - values(2)).min() > 1
+    seen = ring_of(SETTINGS).decode(addend.masked)[: values(2).size]
+    assert np.abs(seen - values(2)).min() > 1
 
 
 def test_participants_who_name_different_sets_open_nothing():

@@ -10,12 +10,14 @@ from cryptography.hazmat.primitives.asymmetric import ec, ed25519
 
 from parley.privacy.session_keys import (
     CertificateNameMismatch,
+    CertificateNotPinned,
     CertificateNotTrusted,
     KeyOfAnotherSession,
     KeyRejected,
     KeySignatureInvalid,
     KeyUnusable,
     SessionKey,
+    check_pin,
     pair_secret,
     sign_key,
     verify_signed_key,
@@ -208,3 +210,28 @@ def test_a_party_shares_no_secret_with_itself():
     key = SessionKey.generate()
     with pytest.raises(KeyRejected):
         pair_secret(key, "north", "north", key.public_bytes, **SESSION)
+
+
+def test_a_signature_covers_what_the_owner_agreed_to(ca):
+    signed = signed_by(*ca.issue("north"), agreement=b"the spec")
+    accept(signed, ca)
+    for other in (b"", b"another spec"):
+        with pytest.raises(KeySignatureInvalid):
+            accept(dataclasses.replace(signed, agreement=other), ca)
+
+
+def test_ends_that_were_told_different_things_share_no_secret():
+    a, b = SessionKey.generate(), SessionKey.generate()
+    assert secret_between(a, b, consent=b"x") != secret_between(a, b, consent=b"y")
+    assert secret_between(a, b, consent=b"x") == pair_secret(
+        b, "south", "north", a.public_bytes, **SESSION, consent=b"x"
+    )
+
+
+def test_a_pinned_party_shows_that_certificate_and_no_other(ca):
+    pem, _ = ca.issue("north")
+    pin = x509.load_pem_x509_certificate(pem).fingerprint(hashes.SHA256()).hex()
+    check_pin({"north": pin}, "north", pem)
+    check_pin({"north": pin}, "south", ca.issue("south")[0])
+    with pytest.raises(CertificateNotPinned, match=pin[:16]):
+        check_pin({"north": pin}, "north", ca.issue("north")[0])

@@ -38,7 +38,7 @@ helm.sh/chart: {{ printf "%s-%s" .top.Chart.Name .top.Chart.Version }}
 
 {{- define "parley.probe" -}}
 exec:
-  command: [python, -m, services.wire.healthcheck, --config, /etc/parley/{{ .role }}.yaml]
+  command: [healthy]
 timeoutSeconds: 20
 {{- end }}
 

@@ -14,7 +14,7 @@ from federated_ridge.codec import PROTOCOL, encode_contribution
 from federated_ridge.messages import RidgeRound
 from parley.numerics.arrays import Vector
 from parley.numerics.streams import stream
-from parley.party.roles import Begun, Offer, Opened, PartyAlgorithm, Plan, scalar
+from parley.party.roles import Begun, Coverage, Offer, Opened, PartyAlgorithm, Plan, scalar
 from parley.protocols.rounds import MEASURE_UNIT
 from parley.protocols.tensor.codec import MessageInvalid
 from parley.spec.rows import RowSets, divide
@@ -82,9 +82,10 @@ def rows_of(opened: Opened) -> tuple[Vector, Vector]:
 
 
 def accept(opened: Opened) -> Offer:
-    """Refuse, before a run begins, a table without targets or with too few rows."""
-    rows_of(opened)
-    return Offer()
+    """Refuse, before a run begins, a table without targets or with too few rows; foretell what the sums cover."""
+    training, held_out = rows_of(opened)
+    covered = Coverage(rows=len(training), batch=len(training), sums=1, evaluated=len(held_out) or None)
+    return Offer(coverage=covered)
 
 
 ALGORITHM = PartyAlgorithm(

@@ -6,6 +6,7 @@ import pytest
 from parley.coordinator.asysqn.program import LabelHolder
 from parley.coordinator.labels import LabelAccess
 from parley.numerics.streams import stream
+from parley.privacy.dataset_ledger import DatasetTerms
 from parley.privacy.ledger import open_ledger
 from parley.protocols.asysqn.messages import AllRows, Batch
 from parley.protocols.tensor.codec import MessageInvalid
@@ -40,7 +41,7 @@ def holder(ledger):
     )
     ids = np.array([f"{row:02d}" for row in range(ROWS)])
     labels = Labels(ids, np.arange(ROWS) % 2, ("no", "yes"))
-    access = LabelAccess(spec, "run-1", lambda *_: labels, ledger, b"k" * 32)
+    access = LabelAccess(spec, "run-1", lambda *_: labels, ledger, b"k" * 32, DatasetTerms(1000.0, 0.0))
     return LabelHolder(spec, access, labels, divide(spec.split, ROWS, stream(spec.seed, "split")))
 
 

@@ -1,9 +1,12 @@
 """What a run of BAMBI releases about labels, before it starts and while it runs."""
 
+import itertools
+
 import numpy as np
 import pytest
 
 import parley.coordinator.bambi.rounds as bambi
+from parley.numerics.limbs import to_limbs
 from parley.numerics.losses import Softmax
 from parley.protocols.bambi.messages import CurvatureForward, LowerForward, UpperForward
 from parley.protocols.bambi.settings import BambiSpec
@@ -59,7 +62,7 @@ def releases_of(plan):
             case UpperForward():
                 sums = rng.standard_normal(BATCH * CLASSES)
             case CurvatureForward():
-                sums = np.concatenate([rng.standard_normal(BATCH * CLASSES), scalars])
+                sums = np.concatenate([rng.standard_normal(BATCH * CLASSES), *to_limbs(scalars)])
             case _:
                 sums = rng.standard_normal(plan.settings.zeroth_order.directions)
         carried.append(current.label_release)
@@ -94,3 +97,23 @@ def test_every_newton_step_of_an_iteration_is_made_from_one_draw_of_its_batch(st
 def test_a_gradient_step_on_a_new_batch_is_a_release_of_its_own():
     assert plan_of("zeroth_order", "sgd", steps=5).releases_per_iteration == 6
     assert plan_of("implicit", "sgd", steps=5).releases_per_iteration == 7
+
+
+@pytest.mark.parametrize(
+    ("good_sums", "sentence"),
+    [(0, r"first lower step.*standardised"), (4, r"diverged at upper step 2, lower step \d.*Lower train\.lower")],
+)
+def test_sums_that_no_classifier_needs_are_called_unscaled_features_or_divergence(good_sums, sentence):
+    plan = plan_of("zeroth_order_local", "sgd", steps=4, warmup=0, final=0)
+    problem = bambi.Problem(plan, Softmax(CLASSES), Watched(), CLASSES, "float64", 0, 0)
+    with pytest.raises(bambi.Diverged, match=sentence):
+        drive(bambi.rounds(problem, 0, lambda report: None), plan.settings.trajectories, good_sums)
+
+
+def drive(rounds, trajectories, good_sums):
+    """Answer so many rounds with small sums, and the lower ones after them with huge ones."""
+    current = next(rounds)
+    for answered in itertools.count():
+        lower = isinstance(current.ask, LowerForward)
+        value = 1e4 if lower and answered >= good_sums else 1.0
+        current = rounds.send(np.full((trajectories if lower else 1) * BATCH * CLASSES, value))

@@ -94,8 +94,8 @@ def test_the_end_carries_the_last_average_to_everyone():
     np.testing.assert_array_equal(last.mean, [1.0, 1.0])
 
 
-@pytest.mark.parametrize("total", [[np.nan, 0.0], [0.0]])
-def test_a_sum_that_is_not_finite_or_changes_its_length_ends_the_run_by_name(total):
+@pytest.mark.parametrize("total", [[np.nan, 0.0], [0.0], [1e5, 0.0]])
+def test_a_sum_that_is_not_finite_or_too_large_or_changes_its_length_ends_the_run_by_name(total):
     round_ = iteration(Settings(PARTIES), 1, Averages(np.zeros(2)))
     next(round_)
     with pytest.raises(Diverged):

@@ -5,6 +5,7 @@ import pytest
 from scipy.sparse import csr_array
 
 from parley.numerics.gradient_estimators import Estimator, as_features
+from parley.numerics.lbfgs import Curvature
 from parley.numerics.linear_losses import Logistic, Slopes, loss_named, slopes_at
 from parley.party.asysqn.steps import (
     BatchMismatch,
@@ -214,11 +215,27 @@ def test_slopes_that_are_not_finite_or_explode_stop_the_party_with_the_remedy(va
         update(settings, data, start(data), np.array([0, 1]), slopes)
 
 
-@pytest.mark.parametrize("direction", list(Direction))
-def test_a_column_a_million_times_too_large_is_warned_of_and_then_diverges_by_name(direction):
+def test_a_curvature_that_was_seen_far_too_small_cannot_throw_a_block_across_its_own_valley():
+    """`scale: last` takes the newest pair's curvature for directions that it has not looked at."""
+    data, rows = federation()[0], np.arange(ROWS)
+    settings = replace(SETTINGS, estimator=Estimator.SGD, step_size=0.25, pair_every=10_000)
+    flat = replace(start(data), curvature=Curvature(gamma=1e-6))
+
+    def own_cost(state):
+        return float(np.mean(np.logaddexp(0, -LABELS * (data.features @ state.weights)))) + (
+            settings.regularisation / 2 * squared_norm(state)
+        )
+
+    slopes = slopes_at(loss_named("logistic"), partial_theta(settings, data, flat, rows), LABELS)
+    after = update(settings, data, flat, rows, slopes)
+    assert np.linalg.norm(after.weights) > 0
+    assert own_cost(after) <= own_cost(flat) + 0.05
+
+
+def test_a_column_a_million_times_too_large_is_warned_of_and_then_diverges_by_name():
     scaled = FEATURES * np.array([1.0, 1e6, 1.0, 1.0, 1.0, 1.0])
     parties = federation(scaled)
-    settings = replace(SETTINGS, direction=direction)
+    settings = replace(SETTINGS, direction=Direction.FIRST_ORDER)
     warning = check_scaling(parties[0].features)
     assert warning is not None
     assert warning.columns == (1,)

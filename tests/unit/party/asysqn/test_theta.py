@@ -15,8 +15,9 @@ from parley.party.asysqn.block import Block
 from parley.party.asysqn.loop import Pace, UpdateLoop
 from parley.party.asysqn.state import Latest, LoopState
 from parley.party.asysqn.sums import SumsUnderMasks, SumsUpTrees
-from parley.party.asysqn.theta import ThetaAnswers, ThetaRequests
+from parley.party.asysqn.theta import ThetaAnswers, ThetaRequests, question_of
 from parley.party.peers import PeerFlooded, PeerLost
+from parley.privacy.pairwise import SumDoesNotOpen
 from parley.privacy.requested_sums import RequestedMaskedSums, RequestedTreeSums
 from parley.protocols.asysqn.codec import encode_partial, encode_request, encode_share
 from parley.protocols.asysqn.messages import AllRows, Batch, ThetaRequest
@@ -41,12 +42,12 @@ def secret(one, other, requester):
 
 def sums_of(kind, index, peers):
     settings = AggregationSpec(kind=kind)
-    if kind == "two_tree":
-        return SumsUpTrees(index, RequestedTreeSums(index, PARTIES, settings), peers, MOST_WAITING)
 
     def secrets(requester):
         return {other: secret(index, other, requester) for other in range(PARTIES) if other != index}
 
+    if kind == "two_tree":
+        return SumsUpTrees(index, RequestedTreeSums(index, PARTIES, settings, secrets), peers, MOST_WAITING)
     return SumsUnderMasks(index, RequestedMaskedSums(index, PARTIES, settings, secrets), peers, MOST_WAITING)
 
 
@@ -152,11 +153,26 @@ async def test_a_party_that_diverges_answers_no_more_and_says_why(federation):
     assert parties[1].answers.failure is None
 
 
+@pytest.mark.parametrize("kind", ["pairwise", "two_tree"])
+@pytest.mark.parametrize("asked", [Batch(0, 1), AllRows()])
+async def test_a_requester_that_asks_each_peer_for_something_else_opens_nothing(kind, asked):
+    links = loopback(PARTIES)
+    sums = [sums_of(kind, index, links[index]) for index in range(PARTIES)]
+    own = question_of(ThetaRequest(1, Batch(0, 0)))
+    answers = [
+        sums[index].contribute(0, 1, np.ones(4), own if index < PARTIES - 1 else question_of(ThetaRequest(1, asked)))
+        for index in range(1, PARTIES)
+    ]
+    with pytest.raises(SumDoesNotOpen):
+        await asyncio.gather(sums[0].open(1, np.ones(4), own), *answers)
+
+
 @pytest.mark.parametrize("requester", [0, PARTIES])
 @pytest.mark.parametrize("kind", ["pairwise", "two_tree"])
 async def test_a_part_for_another_way_of_summing_or_for_nobody_is_refused(kind, requester):
     links = loopback(PARTIES)
-    trees = RequestedTreeSums(1, PARTIES, AggregationSpec(kind="two_tree"))
+    secrets = {other: bytes(32) for other in range(PARTIES) if other != 1}
+    trees = RequestedTreeSums(1, PARTIES, AggregationSpec(kind="two_tree"), lambda _: secrets)
     trees.gates[0].begin(1, np.zeros(2))
     leaf = next(tree for tree in ("values", "masks") if not trees.gates[0].children(1, tree))
     by_tree = encode_partial(requester, trees.gates[0].forward(1, leaf, []), deque())

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections import deque
+from dataclasses import replace
 
 import pytest
 
@@ -9,13 +10,21 @@ from parley.contracts.fedbio.v1 import fedbio_pb2
 from parley.party.fedbio.role import ParticipantsRefused
 from parley.privacy.dropout import BothSharesAsked, SharesNotForUs
 from parley.privacy.pairwise import NotAParticipant, RoundReused
-from parley.privacy.recovery import AskDisclosure, AskKey, AskShares, AskValues, RoundKeyReplaced, StepUnexpected
+from parley.privacy.recovery import (
+    AskDisclosure,
+    AskKey,
+    AskShares,
+    AskValues,
+    InstructionReplaced,
+    RoundKeyReplaced,
+    StepUnexpected,
+)
 from parley.privacy.release import ClearRelayGate, bitmap
-from parley.privacy.session_keys import SessionKey
+from parley.privacy.session_keys import CertificateNotPinned, SessionKey
 from parley.privacy.trees import TooFewParties
 from parley.protocols.fedbio.codec import PROTOCOL
 from parley.protocols.fedbio.messages import AveragingRound
-from parley.protocols.recovery.codec import encode_step
+from parley.protocols.recovery.codec import common_digest, encode_step
 from parley.services.coordinator.recovery import SettledOtherwise, members_of, merge_settled
 from parley.services.party.refusals import CATALOGUE
 from parley.services.party.sum_journal import SumJournal
@@ -39,6 +48,8 @@ async def ask(streams, party, step, participants=EVERYONE, phase=fedbio_pb2.PHAS
     number = streams.next_number()
     message = fedbio_pb2.Instruction(round=number, phase=phase, k=k, participants=bitmap(participants))
     if step is not None:
+        if isinstance(step, AskShares) and not step.instruction:
+            step = replace(step, instruction=common_digest(message, deque()))
         message.recovery.CopyFrom(encode_step(ClearRelayGate().release(step)))
     answer, _ = await streams.sessions[party].handle(message, deque())
     return answer
@@ -83,6 +94,51 @@ def test_every_other_party_refuses_the_shares_of_one_that_was_given_a_false_list
                 await ask(streams, party, AskValues(1, mine))
 
     run(tmp_path, scenario)
+
+
+def changed_mean(message):
+    """An average of zeros, where the other parties get the real one."""
+    message.mean.data = bytes(len(message.mean.data))
+
+
+def test_another_average_than_the_one_that_was_agreed_on_gets_no_vector(tmp_path):
+    def replace_mean(party, message):
+        if party == 0 and message.HasField("mean"):
+            changed_mean(message)
+
+    async def scenario(_streams, program, rounds):
+        generator = program.rounds(0, lambda _: None)
+        total = await rounds.exchange(next(generator))
+        with pytest.raises(InstructionReplaced):
+            await rounds.exchange(generator.send(total))
+
+    run(tmp_path, scenario, rewrite=replace_mean)
+
+
+def test_a_party_that_agrees_on_another_average_than_the_others_gets_no_shares_that_open(tmp_path):
+    """The coordinator tells party 0 a digest that fits what it will tell it."""
+
+    def replace_both(party, message):
+        if party != 0:
+            return
+        if message.recovery.WhichOneof("ask") == "shares" and mean.HasField("mean"):
+            expected = fedbio_pb2.Instruction()
+            expected.CopyFrom(mean)
+            changed_mean(expected)
+            message.recovery.shares.instruction = common_digest(expected, deque())
+        if message.HasField("mean"):
+            changed_mean(message)
+
+    mean = fedbio_pb2.Instruction()
+
+    async def scenario(_streams, program, rounds):
+        generator = program.rounds(0, lambda _: None)
+        following = generator.send(await rounds.exchange(next(generator)))
+        mean.CopyFrom(program.encode(0, program.gate.release(following.among(tuple(sorted(EVERYONE)))))[0])
+        with pytest.raises(SharesNotForUs, match="told different things"):
+            await rounds.exchange(following)
+
+    run(tmp_path, scenario, rewrite=replace_both)
 
 
 def test_a_party_knows_its_own_round_key(tmp_path):
@@ -265,3 +321,12 @@ def test_parties_that_report_different_participants_of_a_sum_end_the_run():
     assert members_of(merge_settled(reports)) == {("variables", 3): (0, 1, 2), ("momenta", 3): (0, 1)}
     with pytest.raises(SettledOtherwise, match="start a new run"):
         merge_settled([*reports, [("momenta", 3, 0b101)]])
+
+
+def test_a_party_that_pins_a_certificate_takes_no_other_one_of_the_same_name(tmp_path):
+    async def nothing(*_members):
+        return None
+
+    with pytest.raises(CertificateNotPinned, match="b shows the certificate"):
+        run(tmp_path / "wrong", nothing, pins={"b": "0" * 64})
+    run(tmp_path / "right", nothing, pins={"nobody here": "0" * 64})

@@ -11,7 +11,7 @@ from parley.party.fedbio.tasks import SUSPECTS
 from parley.party.roles import Begun, Opened
 from parley.protocols.fedbio.messages import AveragingRound
 from parley.services.party.config import Policy, TableConfig
-from parley.services.party.sessions import PolicyRefused, check_policy
+from parley.services.party.policy import PolicyRefused, check_policy
 from parley.services.party.tables import TableStore
 from parley.spec.parsing import parse_spec
 from parley.tables.errors import RowsDiffer
@@ -120,7 +120,7 @@ def test_a_share_of_the_rows_can_be_the_checked_ones(store):
 
 def test_rows_without_a_label_are_refused(store, tmp_path):
     (tmp_path / "truth.csv").write_text("id,height,weight,label\nr1,0,0,yes\n")
-    with pytest.raises(RowsDiffer, match="19 of 20 rows have no label in table truth"):
+    with pytest.raises(RowsDiffer, match="some rows have no label in table truth"):
         accept(opened(store))
 
 

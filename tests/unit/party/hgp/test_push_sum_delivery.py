@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from parley.contracts.decentralised.v1 import decentralised_pb2
-from parley.numerics.networks import NetworkKind, NetworkPlan
-from parley.numerics.push_sum import estimate, gather, initial_mass, split
+from parley.numerics.networks import NetworkKind, NetworkPlan, links, push_weights
+from parley.numerics.push_sum import Mass, MassMismatch, estimate, gather, initial_mass, split
 from parley.party.hgp.push_sum import PushSumPlane
 from parley.privacy.release import ClearPortionGate
 from parley.protocols.hgp.codec import PROTOCOL, encode_push_sum
@@ -53,22 +53,37 @@ class LossyLinks(PeerLinks):
             self._others[target].take(str(self._index), "push_sum", body, deque())
 
 
-async def averaged(fate, patience):
-    """Every member's estimate by the party's own plane; None where the parties wait for ever."""
+NOTHING_LOST = (False, False, False)
+
+
+async def averaged(fate, patience, *, local=lambda _, mass: mass, outage=0.0):
+    """Every member's estimate by the party's own plane; `local` changes a member's mass after each step.
+
+    The last member is stopped for `outage` seconds before its first step.
+    """
     others: list[LossyLinks] = []
     others += [LossyLinks(i, others, fate) for i in range(SIZE)]
-    planes = [PushSumPlane(i, PLAN, others[i], patience_seconds=patience, most_waiting=10_000) for i in range(SIZE)]
+    planes = [
+        PushSumPlane(i, PLAN, others[i], patience_seconds=patience, most_waiting=10_000, window=50) for i in range(SIZE)
+    ]
 
     async def member(i):
         mass = initial_mass(VALUES[i])
+        if i == SIZE - 1:
+            await asyncio.sleep(outage)
         for step in range(STEPS):
             kept, portions = split(mass, planes[i].receivers(step)[0])
             await planes[i].send(step, portions)
             incoming = await planes[i].receive(step)
             mass = gather(kept, [incoming[sender] for sender in sorted(incoming)])
+            planes[i].check_weight(step + 1, mass.weight)
+            mass = local(i, mass)
         return estimate(mass)
 
-    return np.stack(await asyncio.wait_for(asyncio.gather(*(member(i) for i in range(SIZE))), 60))
+    found = await asyncio.wait_for(asyncio.gather(*(member(i) for i in range(SIZE))), 60)
+    for plane in planes:
+        await plane.close()
+    return np.stack(found)
 
 
 async def test_a_robust_party_reaches_the_exact_average_over_lossy_links():
@@ -78,12 +93,37 @@ async def test_a_robust_party_reaches_the_exact_average_over_lossy_links():
 
 @pytest.mark.parametrize("patience", [None, 5.0])
 async def test_both_forms_reach_the_average_over_links_that_lose_nothing(patience):
-    found = await averaged(lambda _: (False, False, False), patience)
+    found = await averaged(lambda _: NOTHING_LOST, patience)
     np.testing.assert_allclose(found, np.tile(VALUES.mean(axis=0), (SIZE, 1)), rtol=0, atol=1e-12)
 
 
+def richardson(i, mass):
+    """A step of a linear system whose matrix is spread over the members; its state is carried by Push-Sum."""
+    return Mass(mass.z - 0.05 * (1 + i) * estimate(mass) + 0.05, mass.weight)
+
+
+@pytest.mark.parametrize("loss", [0.0, 0.5])
+async def test_an_outage_delays_the_others_and_changes_no_figure(loss):
+    draw = np.random.default_rng(3)
+    right = await averaged(lambda _: NOTHING_LOST, None, local=richardson)
+    found = await averaged(
+        lambda step: (step < 40 and draw.random() < loss, False, False), 0.002, local=richardson, outage=0.3
+    )
+    np.testing.assert_allclose(found, right, rtol=1e-12)
+
+
+async def test_a_weight_that_the_network_does_not_give_is_refused():
+    plane = PushSumPlane(0, PLAN, LossyLinks(0, [], lambda _: NOTHING_LOST), patience_seconds=1.0, most_waiting=10)
+    plane.begin(7)
+    plane.check_weight(7, 1.0)
+    due = push_weights(links(PLAN, 7)) @ np.ones(SIZE)
+    plane.check_weight(8, due[0])
+    with pytest.raises(MassMismatch, match="resume the run"):
+        plane.check_weight(8, due[0] * (1 - 1e-6))
+
+
 async def test_portions_are_refused_where_running_totals_are_due():
-    links_ = LossyLinks(0, [], lambda _: (False, False, False))
+    links_ = LossyLinks(0, [], lambda _: NOTHING_LOST)
     PushSumPlane(0, PLAN, links_, patience_seconds=1.0, most_waiting=10)
     message = encode_push_sum(ClearPortionGate().release(0, initial_mass(VALUES[1])), deque())
     with pytest.raises(MessageInvalid, match="do not mix"):

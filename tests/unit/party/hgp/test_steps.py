@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from parley.experiments.hgp_parties import Given, Mixing, OneIteration, hyper_gradients, walk, whole
+from parley.experiments.hgp_parties import Given, Mixing, OneIteration, hyper_gradients, train, walk, whole
 from parley.experiments.synthetic_clients import synthetic_clients
 from parley.numerics.bilevel_costs import (
     class_mask,
@@ -137,8 +137,15 @@ def test_the_same_seed_gives_the_same_bits_and_counts_the_same_traffic():
 def test_a_step_size_beyond_the_stability_limit_is_reported_as_such():
     cost, hyper = COSTS["regularised"]
     mixing = Mixing(NetworkPlan(NetworkKind.FULLY_CONNECTED, size=2))
-    with pytest.raises(Diverged, match="Lower it"), np.errstate(over="ignore", invalid="ignore"):
+    with pytest.raises(Diverged, match=r"grows instead of shrinking.*Lower it"):
         hyper_gradients([cost] * 2, mixing, Hgp(2000, 1, 50.0), [np.ones(5)] * 2, [hyper] * 2)
+
+
+def test_a_learning_rate_that_is_too_large_is_reported_as_such():
+    cost, hyper = COSTS["regularised"]
+    mixing = Mixing(NetworkPlan(NetworkKind.FULLY_CONNECTED, size=2))
+    with pytest.raises(Diverged, match=r"inner problem diverged.*train\.inner\.learning_rate"):
+        train([cost] * 2, mixing, Training(steps=2000, learning_rate=500.0), [np.ones(5)] * 2, [hyper] * 2)
 
 
 def test_a_network_that_is_not_connected_is_refused_before_anything_is_sent():

@@ -30,6 +30,7 @@ from parley.protocols.asysqn.messages import (
 )
 from parley.protocols.rounds import Checkpoint
 from parley.protocols.tensor.codec import MessageInvalid
+from parley.simulation.sums import pair_secrets
 from parley.spec.protection import AggregationSpec
 
 PARTIES, BATCH = 8, 1024
@@ -39,7 +40,8 @@ GATE = OutcomeGate(lambda _: True)
 def climbed_sum(requester, shares, number=1):
     """Carry one sum up the requester's trees as messages; return the opened sum and every message's bytes."""
     settings = AggregationSpec(kind="two_tree")
-    nodes = [RequestedTreeSums(party, PARTIES, settings) for party in range(PARTIES)]
+    shared = pair_secrets(PARTIES)
+    nodes = [RequestedTreeSums(m, PARTIES, settings, lambda r, m=m: shared[m](f"{r}")) for m in range(PARTIES)]
     request = peer_service_pb2.PushRequest(theta_request=encode_request(ThetaRequest(number, Batch(17, 12345))))
     sizes = [request.ByteSize()] * (PARTIES - 1)
     for party, node in enumerate(nodes):

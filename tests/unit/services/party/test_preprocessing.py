@@ -87,3 +87,51 @@ def test_parties_with_rows_of_the_same_columns_must_name_the_categories(tmp_path
     named = PreprocessConfig.model_validate({"categorical": {"columns": ["a"], "categories": {"a": ["1", "2"]}}})
     store = tables_of(tmp_path, train=(ROWS, {"preprocess": named}))
     assert table_of_run(store, parse_spec(HORIZONTAL), 0, dense=True).columns == ["b", "a=1", "a=2"]
+
+
+LOCAL = """
+name: t
+parties: [bank, shop, telco]
+train:
+  algorithm: ldp_dsbo
+  network: {kind: ring}
+  classes: ["0", "1"]
+  epsilon: 5
+  bounds: {row_l1: 1, row_max: 0.5, x_low: -4, x_high: -1, y_max: 3, z_max: 3}
+"""
+PUBLIC = {
+    "preprocess": PreprocessConfig.model_validate({"figures": {"a": {"shift": 5, "scale": 5}, "b": {"scale": 81}}})
+}
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"standardise": True},
+        {"preprocess": PreprocessConfig(scale="standard")},
+        {"preprocess": PreprocessConfig(missing="median")},
+        {"preprocess": PreprocessConfig.model_validate({"categorical": {"columns": ["a"]}})},
+    ],
+    ids=["standardise", "scale", "missing", "categories"],
+)
+def test_figures_that_rows_teach_are_refused_where_epsilon_is_claimed_for_each_record(tmp_path, fields):
+    store = tables_of(tmp_path, train=(ROWS, fields))
+    with pytest.raises(PreprocessingInvalid, match=r"ldp_dsbo's ε would not cover .* Take public ones"):
+        table_of_run(store, parse_spec(LOCAL), 0, dense=True)
+
+
+def test_under_public_figures_a_changed_record_changes_no_other_row(tmp_path):
+    """What the accountant's sensitivity rests on; under `standardise` every row would move."""
+    changed = ROWS.replace("9,9,81", "9,-1000,1e6")
+    one = table_of_run(tables_of(tmp_path, train=(ROWS, PUBLIC)), parse_spec(LOCAL), 0, dense=True)
+    other = table_of_run(tables_of(tmp_path, train=(changed, PUBLIC)), parse_spec(LOCAL), 0, dense=True)
+    np.testing.assert_array_equal(one.features[:9], other.features[:9])
+    np.testing.assert_array_equal(one.features[3], [(3 - 5) / 5, 9 / 81])
+    assert (one.features[9] != other.features[9]).all()
+
+
+def test_public_figures_hold_beside_learnt_ones_where_those_are_allowed(tmp_path):
+    both = {"preprocess": PreprocessConfig.model_validate({"scale": "standard", "figures": {"a": {"scale": 10}}})}
+    found = table_of_run(tables_of(tmp_path, train=(ROWS, both)), parse_spec(SPEC), 0, dense=True)
+    np.testing.assert_allclose(found.features[:, 0], np.arange(10) / 10)
+    assert abs(found.features[training_rows(parse_spec(SPEC), 0, 10), 1].mean()) < 1e-12

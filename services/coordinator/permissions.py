@@ -1,0 +1,106 @@
+"""What each client, and the web page, may ask of this coordinator. Whoever is not named may ask for nothing."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+from parley.contracts.run.v1 import run_service_pb2
+from parley.dashboard.views import Refused, RunAccess
+from parley.services.coordinator.config import Permission, Permissions
+from parley.services.wire.authorisation import Caller, NotAuthorised, Policy
+
+NEEDED_BY_CALL: Mapping[str, Permission] = {
+    "CheckSpec": "start",
+    "StartRun": "start",
+    "ResumeRun": "start",
+    "GetRun": "watch",
+    "ListRuns": "watch",
+    "WatchRun": "watch",
+    "ListParties": "watch",
+    "GetCoefficients": "watch",
+    "CancelRun": "cancel",
+    "Predict": "predict",
+    "GetLedger": "ledger",
+    "DeleteRun": "administer",
+    "PruneRuns": "administer",
+    "Align": "administer",
+}
+"""For each method of RunService what its caller must be permitted; one that is not listed is refused to everyone."""
+NEEDED_BY_PAGE: Mapping[str, Permission] = {
+    "runs": "watch",
+    "run": "watch",
+    "events": "watch",
+    "watch": "watch",
+    "parties": "watch",
+    "coefficients": "watch",
+    "metrics": "watch",
+    "check": "start",
+    "start": "start",
+    "resume": "start",
+    "cancel": "cancel",
+    "ledger": "ledger",
+}
+"""The same for what the web page asks (`RunAccess`)."""
+RUN_SERVICE = f"/{run_service_pb2.DESCRIPTOR.services_by_name['RunService'].full_name}/"
+
+
+class NotPermitted(NotAuthorised):
+    """The configuration does not let this client do this."""
+
+
+@dataclass(frozen=True)
+class ClientPolicy(Policy):
+    """A table of roles, and behind it what each client by name is permitted."""
+
+    clients: Mapping[str, Permissions] = field(default_factory=dict)
+
+    def admit(self, method: str, caller: Caller) -> Caller:
+        """Let the caller pass.
+
+        Raises:
+            NotAuthorised: if its role may not call the method.
+            NotPermitted: if it is a client that lacks the permission; says which line would give it.
+        """
+        super().admit(method, caller)
+        if method.startswith(RUN_SERVICE):
+            needed, given = NEEDED_BY_CALL.get(method.removeprefix(RUN_SERVICE)), self.clients.get(caller.name, ())
+            if needed is None:
+                raise NotPermitted(f"{method} is served to no client: install the same version on both sides")
+            if needed not in given:
+                line = f"{caller.name}: [{', '.join((*given, needed))}]"
+                raise NotPermitted(
+                    f"client {caller.name} lacks the permission `{needed}`: write the line `{line}` under `clients` in "
+                    "the coordinator's configuration, and start it again"
+                )
+        return caller
+
+
+class PermittedPage:
+    """`RunAccess` behind the permissions that the configuration gives to whoever has the page's token."""
+
+    def __init__(self, runs: RunAccess, permissions: Permissions) -> None:
+        self._runs, self._permissions = runs, permissions
+
+    @property
+    def version(self) -> str:
+        """The coordinator's version."""
+        return self._runs.version
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        """A method of the runs, if the page may use it."""
+        needed = NEEDED_BY_PAGE.get(name)
+        if needed is None:
+            raise AttributeError(name)
+        if needed not in self._permissions:
+            raise Refused(
+                403,
+                "NOT_PERMITTED",
+                f"the page lacks the permission `{needed}`: add it to `web.permissions` in the coordinator's "
+                "configuration, and start it again",
+            )
+        return cast(Callable[..., Any], getattr(self._runs, name))
+
+
+def permitted(runs: RunAccess, permissions: Permissions) -> RunAccess:
+    """What the page is given."""
+    return cast(RunAccess, PermittedPage(runs, permissions))

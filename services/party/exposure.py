@@ -1,0 +1,318 @@
+"""The register of exposure: what was summed over which rows, columns and partners, in all runs that this party served.
+
+A secure sum hides its addends, and two sums that differ by one addend give it away. A session sees its own sums alone,
+so the party remembers: an entry is durable before the first sum of a run leaves, and sums are counted in blocks ahead.
+"""
+
+import logging
+import secrets
+import threading
+from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from typing import Literal
+
+import numpy as np
+import sqlalchemy as sa
+from numpy.typing import NDArray
+
+from parley.services.party.config import Policy
+from parley.services.party.exposure_tables import (
+    HISTORY,
+    Exposure,
+    RowHashes,
+    entries_table,
+    from_record,
+    row_hashes,
+    rows_table,
+)
+from parley.storage.engines import open_engine, write_transaction
+from parley.storage.failures import StorageFailed, named_failures
+from parley.storage.migrations import upgrade
+
+BLOCK = 256
+"""Sums that are counted at once, before the first of them leaves."""
+logger = logging.getLogger(__name__)
+
+
+class ExposureRefused(PermissionError):
+    """Together with what left before, the run would tell more than the owner allows."""
+
+
+@dataclass(frozen=True)
+class Reviewed:
+    """What the register says of a run that may begin."""
+
+    salt: str = ""
+    """For the names of this party's own batches."""
+    warnings: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A run that asks to begin: what it would expose, and how much as its algorithm foretells."""
+
+    exposure: Exposure
+    ids: NDArray[np.str_]
+    """Of the rows."""
+    sums_per_row: int
+    """Foretold for the whole run."""
+    own_batches: bool
+    """Whether a salt changes what is summed."""
+
+
+def difference(new: Exposure, old: Exposure) -> str | None:
+    """How the sums of two runs over common rows could be subtracted, in words; None where they could not.
+
+    Where blocks are linear, sums determine A·Aᵀ whatever the seed was: two runs that differ by a column or by a party
+    differ by that column, or by that party's Gram matrix. Elsewhere the first sums of two runs with one seed are of the
+    same values, and differ by a whole party.
+    """
+    if not (new.exact and old.exact) or new.table != old.table:
+        return None
+    same_seed, linear = new.seed == old.seed, new.rank is not None and old.rank is not None
+    if new.columns != old.columns and (same_seed or linear):
+        return "other columns of the same rows"
+    if new.partners != old.partners and (same_seed or linear):
+        return "other partners over the same rows"
+    if new.layout == "horizontal" and new.rows_digest != old.rows_digest and same_seed:
+        return "some of the same rows, with the same seed"
+    return None
+
+
+class Register:
+    """A party's memory of what it has exposed."""
+
+    def __init__(self, engine: sa.Engine, clock: Callable[[], datetime] = lambda: datetime.now(UTC)) -> None:
+        self._engine, self._clock = engine, clock
+        with self._named():
+            upgrade(engine, HISTORY)
+
+    def close(self) -> None:
+        """Give the database connections back."""
+        self._engine.dispose()
+
+    def entries(self) -> list[Exposure]:
+        """Everything that is registered, oldest first."""
+        with self._named(), self._engine.connect() as connection:
+            return _entries(connection)
+
+    def review(self, asked: Asked, policy: Policy) -> Reviewed:
+        """Whether a run may begin, as things stand; nothing is written.
+
+        Raises:
+            ExposureRefused: naming the floor, or the earlier run.
+        """
+        with self._named(), self._engine.connect() as connection:
+            return _reviewed(connection, asked, policy)
+
+    def begin(self, asked: Asked, policy: Policy) -> Reviewed:
+        """Review once more and write the entry, in one transaction; a run that goes on finds its own."""
+        with self._named(), write_transaction(self._engine) as connection:
+            reviewed = _reviewed(connection, asked, policy)
+            if _own(_entries(connection), asked.exposure) is None:
+                _keep_rows(connection, asked)
+                number = connection.scalar(sa.select(sa.func.coalesce(sa.func.max(entries_table.c.number), 0))) or 0
+                entry = replace(asked.exposure, salt=reviewed.salt, time=self._clock().isoformat(timespec="seconds"))
+                connection.execute(entries_table.insert().values(number=number + 1, **entry.record()))
+            return reviewed
+
+    def counter(self, run_id: str, policy: Policy, block: int = BLOCK) -> "SumCounter":
+        """What counts the sums of a run, while it trains and when it predicts."""
+        return SumCounter(self, run_id, policy.sums_per_row, block)
+
+    def reserve(self, run_id: str, wanted: int, most_per_row: int | None) -> int:
+        """Count up to `wanted` more sums of a run, durably; fewer where the floor is near, 0 where it is reached."""
+        with self._named(), write_transaction(self._engine) as connection:
+            entries = _entries(connection)
+            own = _newest(entries, run_id)
+            if own is None:
+                return wanted  # a run from before there was a register predicts
+            if most_per_row is not None and own.exact:
+                left = most_per_row - _sums_per_row(connection, entries, own)
+                wanted = max(0, min(wanted, int(left / own.share)))
+            _set_sums(connection, own, own.sums + wanted)
+            return wanted
+
+    def give_back(self, run_id: str, unused: int) -> None:
+        """Sums that were counted and did not leave."""
+        with self._named(), write_transaction(self._engine) as connection:
+            own = _newest(_entries(connection), run_id)
+            if own is not None and unused:
+                _set_sums(connection, own, own.sums - unused)
+
+    def _named(self) -> AbstractContextManager[None]:
+        return named_failures("the register of exposure", self._engine)
+
+
+class SumCounter:
+    """Counts the sums of one session, a block ahead; sums leave from several threads."""
+
+    def __init__(self, register: Register, run_id: str, most_per_row: int | None, block: int) -> None:
+        self._register, self._run_id, self._most, self._block = register, run_id, most_per_row, block
+        self._left, self._turn = 0, threading.Lock()
+
+    def count(self) -> None:
+        """Note one sum before it leaves.
+
+        Raises:
+            ExposureRefused: where the owner's floor is reached.
+        """
+        with self._turn:
+            if not self._left:
+                self._left = self._register.reserve(self._run_id, self._block, self._most)
+            if not self._left:
+                raise ExposureRefused(
+                    f"`sums_per_row` is reached: {self._most} sums of a row of this view have left, in all runs. The "
+                    "owner may raise it in the policy; the run can be resumed then"
+                )
+            self._left -= 1
+
+    def close(self) -> None:
+        """Give back what was counted ahead; where that cannot be written it stays counted, which errs safely."""
+        with self._turn:
+            try:
+                self._register.give_back(self._run_id, self._left)
+            except StorageFailed as failure:
+                logger.warning("up to %d sums that did not leave stay counted: %s", self._left, failure)
+            self._left = 0
+
+
+def open_register(url: str) -> Register:
+    """The register at a database URL."""
+    return Register(open_engine(url))
+
+
+def _reviewed(connection: sa.Connection, asked: Asked, policy: Policy) -> Reviewed:
+    new, entries = asked.exposure, _entries(connection)
+    own = _own(entries, new)
+    _check_same_run(entries, new)
+    if own is None:
+        _check_runs(entries, new, policy)
+    salt = own.salt if own is not None else _salted(connection, entries, asked, policy)
+    before = _sums_per_row(connection, entries, own or new, row_hashes(asked.ids) if own is None else None)
+    return Reviewed(salt, _check_sums(own or new, before, asked.sums_per_row, policy))
+
+
+def _check_same_run(entries: Iterable[Exposure], new: Exposure) -> None:
+    for old in entries:
+        if old.run_id == new.run_id and (old.columns, old.partners, old.seed) != (new.columns, new.partners, new.seed):
+            raise ExposureRefused(
+                f"run {new.run_id} was begun here with other columns, partners or seed: start a new run"
+            )
+
+
+def _check_runs(entries: Iterable[Exposure], new: Exposure, policy: Policy) -> None:
+    served = {old.run_id for old in entries if (old.table, old.columns) == (new.table, new.columns)} - {new.run_id}
+    if len(served) >= policy.runs_per_view:
+        what = f"view {new.view}" if new.view else f"table {new.table}"
+        raise ExposureRefused(
+            f"`runs_per_view` is reached: {what} has served {len(served)} runs. The owner may raise it in the policy"
+        )
+
+
+def _salted(connection: sa.Connection, entries: Iterable[Exposure], asked: Asked, policy: Policy) -> str:
+    """What makes the run's batches its own; refused where the policy says so, or where batches do not matter."""
+    if policy.differencing == "allow":
+        return ""
+    hashes: RowHashes | None = None
+    for old in entries:
+        how = difference(asked.exposure, old)
+        if how is None or old.run_id == asked.exposure.run_id:
+            continue
+        hashes = row_hashes(asked.ids) if hashes is None else hashes
+        if old.rows_digest != asked.exposure.rows_digest and not _overlap(connection, old.rows_digest, hashes):
+            continue
+        if policy.differencing == "salt" and asked.own_batches:
+            return secrets.token_hex(8)
+        raise ExposureRefused(_sentence(asked, old, how, policy.differencing))
+    return ""
+
+
+def _sentence(asked: Asked, old: Exposure, how: str, chosen: Literal["refuse", "salt", "allow"]) -> str:
+    needs_owner = asked.exposure.rank is not None and old.rank is not None
+    remedy = "train with the same columns and partners" if needs_owner else "choose another seed"
+    salted = ", and a salt changes nothing where this party draws no batches of its own" if chosen == "salt" else ""
+    return (
+        f"its sums could be subtracted from those of run {old.run_id} ({how}){salted}: {remedy}, or let the owner set "
+        "`differencing` in the policy"
+    )
+
+
+def _check_sums(own: Exposure, before: int, foretold: int, policy: Policy) -> tuple[str, ...]:
+    """Refuse a run that would pass the owner's floor; warn of one that comes near the number of columns."""
+    if not own.exact:
+        return ()
+    most = policy.sums_per_row
+    if most is not None and before >= most:
+        raise ExposureRefused(
+            f"`sums_per_row` is reached: {before} sums of a row of this view have left, and {most} may. The owner may "
+            "raise it in the policy"
+        )
+    if most is not None and own.sums == 0 and before + foretold > most:
+        raise ExposureRefused(
+            f"the run needs about {foretold} sums of each row, {before} have left before, and `sums_per_row` is "
+            f"{most}: take fewer steps or smaller batches"
+        )
+    if own.rank is None or 2 * (before + foretold) < own.rank:
+        return ()
+    return (
+        f"about {before + foretold} sums of each row will have left after this run, and this party's block is linear "
+        f"in {own.rank} columns: from as many sums on, whoever sees them can confirm a guessed column",
+    )
+
+
+def _sums_per_row(
+    connection: sa.Connection, entries: Iterable[Exposure], own: Exposure, hashes: RowHashes | None = None
+) -> int:
+    """Exact sums of a row under one view of a table, over all runs that have rows in common with this one."""
+    total = 0
+    for old in entries:
+        if not old.exact or (old.table, old.columns) != (own.table, own.columns):
+            continue
+        if old.rows_digest != own.rows_digest:
+            hashes = _hashes(connection, own.rows_digest) if hashes is None else hashes
+            if hashes is not None and not _overlap(connection, old.rows_digest, hashes):
+                continue
+        total += old.sums_per_row
+    return total
+
+
+def _own(entries: Iterable[Exposure], new: Exposure) -> Exposure | None:
+    """The entry of a run over the very data that it reads now."""
+    return next((old for old in entries if old.run_id == new.run_id and old.data == new.data), None)
+
+
+def _newest(entries: list[Exposure], run_id: str) -> Exposure | None:
+    return next((old for old in reversed(entries) if old.run_id == run_id), None)
+
+
+def _entries(connection: sa.Connection) -> list[Exposure]:
+    ordered = sa.select(entries_table).order_by(entries_table.c.number)
+    return [from_record(record) for record in connection.execute(ordered)]
+
+
+def _set_sums(connection: sa.Connection, own: Exposure, sums: int) -> None:
+    of_run = (entries_table.c.run_id == own.run_id) & (entries_table.c.rows_digest == own.rows_digest)
+    same = of_run & (entries_table.c.table_digest == own.table_digest)
+    connection.execute(entries_table.update().where(same).values(sums=sums))
+
+
+def _keep_rows(connection: sa.Connection, asked: Asked) -> None:
+    digest = asked.exposure.rows_digest
+    if _hashes(connection, digest) is None:
+        hashes = row_hashes(asked.ids)
+        values = {"digest": digest, "count": len(hashes), "hashes": hashes.tobytes()}
+        connection.execute(rows_table.insert().values(values))
+
+
+def _hashes(connection: sa.Connection, digest: str) -> RowHashes | None:
+    found = connection.scalar(sa.select(rows_table.c.hashes).where(rows_table.c.digest == digest))
+    return None if found is None else np.frombuffer(found, "<u8")
+
+
+def _overlap(connection: sa.Connection, digest: str, hashes: RowHashes) -> bool:
+    """Whether two sets of rows have one in common."""
+    other = _hashes(connection, digest)
+    return other is not None and bool(np.isin(other, hashes, assume_unique=True).any())

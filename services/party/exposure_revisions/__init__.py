@@ -1,0 +1,1 @@
+"""The numbered revisions of a party's register of exposure."""

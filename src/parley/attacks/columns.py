@@ -1,0 +1,125 @@
+"""Columns of a party from sums that the coordinator opens: masks hide addends, not what the sums span.
+
+While embeddings are linear in the features, every sum over the same rows lies in the span of all parties' columns.
+Once as many sums as there are columns have opened, a guessed column is confirmed, or excluded, by its distance to it.
+"""
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from parley.attacks.findings import Finding, unbounded
+from parley.attacks.stand_in import StandIn
+from parley.attacks.tapes import Array, Tape, rehearse
+from parley.numerics.streams import stream
+from parley.protocols.asysqn.batches import watched_rows
+from parley.protocols.asysqn.settings import AsysqnSpec
+from parley.protocols.bambi.batches import lower_rows
+from parley.protocols.bambi.settings import BambiSpec
+from parley.spec.rows import divide
+
+PROJECTION, DIFFERENCING = "column confirmed by projection", "column from two runs"
+REMEDY = "have the parties' owners set `sums_per_row` in their policies below the number of columns"
+
+
+def sums_over_rows(subject: StandIn, tape: Tape) -> tuple[NDArray[np.int64], Array] | None:
+    """The rows of which most sums were opened, and these sums side by side; None where sums are not over rows."""
+    rows = divide(subject.spec.split, subject.rows, stream(subject.spec.seed, "split"))
+    if isinstance(subject.spec.train, BambiSpec):
+        settings = subject.spec.train
+        groups: dict[bytes, tuple[NDArray[np.int64], list[Array]]] = {}
+        for current, total in tape.rounds:
+            chosen = _bambi_rows(settings, rows, subject.spec.seed, current.ask)
+            if chosen is not None:
+                outputs = subject.classes if settings.loss == "softmax" else 1
+                whole = total[: len(total) // (len(chosen) * outputs) * len(chosen) * outputs]
+                values = whole.reshape(-1, len(chosen), outputs)
+                groups.setdefault(chosen.tobytes(), (chosen, []))[1].extend(values)
+        if not groups:
+            return None
+        chosen, parts = max(groups.values(), key=lambda group: len(group[1]))
+        return chosen, np.hstack(parts)
+    if isinstance(subject.spec.train, AsysqnSpec):
+        watched = watched_rows(subject.spec.seed, rows.trained, subject.spec.train.watch_rows)
+        looks = [total[: len(watched)] for _, total in tape.asked("Evaluate")]
+        return (watched, np.stack(looks, axis=1)) if looks else None
+    return None
+
+
+def residual(span: Array, guess: Array) -> float:
+    """How much of a centred guess lies outside the span, as a share of its length."""
+    guess = guess - guess.mean()
+    basis = np.hstack([span, np.ones((len(span), 1))])
+    fitted, *_ = np.linalg.lstsq(basis, guess, rcond=1e-9)
+    return float(np.linalg.norm(guess - basis @ fitted) / np.linalg.norm(guess))
+
+
+def confirm_columns(subject: StandIn) -> list[Finding]:
+    """Tell a party's true column from one in which a few rows are wrong."""
+    seen = sums_over_rows(subject, rehearse(subject))
+    if seen is None:
+        return []
+    rows, sums = seen
+    return [confirmed(sums, subject.features[subject.spec.parties[-1].name][rows])]
+
+
+def confirmed(sums: Array, columns: Array) -> Finding:
+    """Tell true columns (rows × columns) from ones with 2 % of the rows wrong, by sums (rows × any) over them."""
+    shares = []
+    for column in columns.T:
+        decoy = column.copy()
+        wrong = np.random.default_rng(2).choice(len(decoy), max(2, len(decoy) // 50), replace=False)
+        decoy[wrong] = decoy[np.roll(wrong, 1)]
+        right, other = residual(sums, column), residual(sums, decoy)
+        shares.append(1.0 - right / other if other > 1e-9 else 0.0)
+    best = max(shares)
+    told = (
+        f"{sums.shape[1]} sums over {len(sums)} rows; a true column lies {best:.0%} closer to them than one with 2 % "
+        "of its rows wrong"
+    )
+    return unbounded(PROJECTION, "coordinator", told, max(0.0, best), 0.5, REMEDY)
+
+
+def difference_columns(subject: StandIn) -> list[Finding]:
+    """Two runs of which the second leaves out one column: does the difference of what they span give it away?"""
+    if not isinstance(subject.spec.train, BambiSpec | AsysqnSpec):
+        return []
+    entry = subject.spec.parties[-1]
+    names = tuple(subject.columns[entry.name])
+    without = entry.model_copy(update={"columns": names[:-1]})
+    parties = (*subject.spec.parties[:-1], without)
+    second = replace(subject, spec=subject.spec.model_copy(update={"parties": parties}))
+    first_seen, second_seen = (sums_over_rows(each, rehearse(each)) for each in (subject, second))
+    if first_seen is None or second_seen is None or not np.array_equal(first_seen[0], second_seen[0]):
+        return []
+    rows, guess = first_seen[0], _outside(first_seen[1], second_seen[1])
+    truth = subject.features[entry.name][rows, len(names) - 1]
+    share = abs(float(np.corrcoef(guess, truth - _projected(second_seen[1], truth))[0, 1])) if guess.any() else 0.0
+    told = f"the column that the second run left out, up to the others' span: correlation {share:.3f}"
+    remedy = "have the parties' owners keep `differencing: refuse` and `free_columns: false` in their policies"
+    return [unbounded(DIFFERENCING, "coordinator", told, share, 0.5, remedy)]
+
+
+def _outside(first: Array, second: Array) -> Array:
+    """The strongest direction of the first span that the second one lacks."""
+    remaining = first - np.stack([_projected(second, column) for column in first.T], axis=1)
+    remaining -= remaining.mean(axis=0)
+    left, singular, _ = np.linalg.svd(remaining, full_matrices=False)
+    return left[:, 0] if singular[0] > 1e-6 * np.linalg.norm(first) else np.zeros(len(first))
+
+
+def _projected(span: Array, vector: Array) -> Array:
+    basis = np.hstack([span, np.ones((len(span), 1))])
+    fitted, *_ = np.linalg.lstsq(basis, vector, rcond=1e-9)
+    return np.asarray(basis @ fitted)
+
+
+def _bambi_rows(settings: BambiSpec, rows: Any, seed: int, ask: Any) -> NDArray[np.int64] | None:
+    match type(ask).__name__:
+        case "LowerForward":
+            return lower_rows(settings, rows, seed, ask.k, ask.t)
+        case "CurvatureForward":
+            return lower_rows(settings, rows, seed, ask.k, 0)
+    return None

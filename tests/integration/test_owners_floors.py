@@ -1,0 +1,298 @@
+"""What a curious coordinator or client gets out of honest runs, with the owners' floors and without them.
+
+Two trios hold the same rows. `open_…` have policies that take the floors away, so that each attack is seen to work;
+`north`, `south` and `west` have those that a policy has by default, and views.
+"""
+
+import json
+import subprocess
+import sys
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet
+import pytest
+import yaml
+
+from parley.attacks.sums import (
+    LinearRun,
+    batch_of_one,
+    column_projection,
+    difference_of_grams,
+    difference_of_runs,
+    limit_bisection,
+    solve_gram,
+)
+from parley.client import RequestRefused
+from parley.local import LocalFederation
+
+ROWS, FEATURES, CLASSES = 60, 5, 4
+KEPT, OPEN = ("north", "south", "west"), ("open_north", "open_south", "open_west")
+NO_FLOORS = {
+    "free_columns": True,
+    "differencing": "allow",
+    "minimum_parties": 2,
+    "minimum_rows": 1,
+    "minimum_batch": 1,
+    "minimum_evaluation": 1,
+    "aggregations": ["pairwise", "plain"],
+}
+STEPS, STEP, DECAY = 16, 5.0, 1e-3
+WIDE, NARROW = ["w0", "w1", "w2"], ["w0", "w1"]
+
+
+def columns_of(party: int) -> np.ndarray:
+    return np.random.default_rng(party).standard_normal((ROWS, 3 if party == 2 else 2))
+
+
+def records_of(party: int) -> tuple[np.ndarray, np.ndarray]:
+    generator = np.random.default_rng(10 + party)
+    return generator.standard_normal((ROWS, FEATURES)), generator.integers(0, CLASSES, ROWS)
+
+
+def write_tables(directory, party: int) -> dict[str, dict[str, str]]:
+    """Columns of everybody's rows (`train`), and rows of one's own (`records`)."""
+    ids = [f"r{i:03d}" for i in range(ROWS)]
+    features = {f"{'nsw'[party]}{j}": column for j, column in enumerate(columns_of(party).T)}
+    pa.parquet.write_table(pa.table({"id": ids, **features}), directory / f"columns{party}.parquet")
+    rows, labels = records_of(party)
+    own = {"id": ids, **{f"f{j}": column for j, column in enumerate(rows.T)}, "label": labels}
+    pa.parquet.write_table(pa.table(own), directory / f"records{party}.parquet")
+    return {
+        "train": {"path": directory / f"columns{party}.parquet"},
+        "records": {"path": directory / f"records{party}.parquet", "label": "label"},
+    }
+
+
+@pytest.fixture(scope="module")
+def federation(tmp_path_factory):
+    directory = tmp_path_factory.mktemp("floors")
+    tables = {name: write_tables(directory, m % 3) for m, name in enumerate((*KEPT, *OPEN))}
+    labels = np.random.default_rng(3).integers(0, 2, ROWS)
+    table = pa.table({"id": [f"r{i:03d}" for i in range(ROWS)], "label": labels})
+    pa.parquet.write_table(table, directory / "labels.parquet")
+    (directory / "recording").mkdir()
+    views = {"train": {"narrow": NARROW, "wide": WIDE}}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("RECORDING", str(directory / "recording"))
+        local = LocalFederation(
+            directory,
+            tables,
+            {"train": {"path": directory / "labels.parquet"}},
+            policy={"minimum_parties": 3, "differencing": "refuse"},
+            policies=dict.fromkeys(OPEN, NO_FLOORS) | {"west": {"views": views}, "south": {"sums_per_row": 12}},
+            modules={"coordinator": "tests.integration.recording_coordinator"},
+        )
+        with local:
+            yield local
+
+
+@pytest.fixture
+def client(federation):
+    with federation.connect() as connected:
+        yield connected
+
+
+@pytest.fixture
+def seen(federation):
+    """What the coordinator has seen since the last call, by kind and in order."""
+    directory = federation.directory / "recording"
+
+    def take(kind: str) -> list[np.ndarray]:
+        return [np.load(path) for path in sorted(directory.glob(f"*-{kind}.npy"))]
+
+    for old in directory.glob("*.npy"):
+        old.unlink()
+    return take
+
+
+def linear(parties, **changes) -> str:
+    """Gradient steps on a linear lower level, all rows in every step."""
+    content = {
+        "name": "linear",
+        "dtype": "float64",
+        "parties": list(parties),
+        "split": {"lower": f"0:{ROWS}", "upper": "lower", "test": 0},
+        "train": {
+            "algorithm": "bambi",
+            "hypergradient": "zeroth_order",
+            "model": {"kind": "identity"},
+            "intercept": False,
+            "regularisation": DECAY,
+            "upper": {"steps": 0},
+            "lower": {"solver": "sgd", "warmup_steps": STEPS, "optimiser": {"step": STEP}},
+        },
+        "privacy": {"labels": {"mechanism": "once", "epsilon": 3}},
+        **changes,
+    }
+    return yaml.safe_dump(content)
+
+
+def averages(parties, batch=32, **changes) -> str:
+    """One local step of softmax regression at each party."""
+    content = {
+        "name": "averages",
+        "table": "records",
+        "parties": list(parties),
+        "train": {
+            "algorithm": "fedbio",
+            "task": {"kind": "data_cleaning", "classes": [str(c) for c in range(CLASSES)], "checked": 0.4},
+            "accelerated": False,
+            "rounds": 1,
+            "local_steps": 1,
+            "gamma": 1.0,
+            "batch": batch,
+            "checked_batch": batch,
+        },
+        "evaluate_every": 0,
+        **changes,
+    }
+    return yaml.safe_dump(content)
+
+
+def choosing(parties, **choice):
+    """The same parties, with a choice of columns at the last."""
+    return [*parties[:-1], {"name": parties[-1], **choice}]
+
+
+def watched(client, seen, spec) -> LinearRun:
+    """What the coordinator has after a run."""
+    sums, thetas = len(seen("sum")), len(seen("theta"))
+    client.start(spec).result()
+    h = np.stack([total.reshape(-1, ROWS, 2)[0] for total in seen("sum")[sums:]])
+    theta = np.stack([each[0] for each in seen("theta")[thetas:]])[: len(h) - 1]
+    return LinearRun(h, theta, STEP, DECAY)
+
+
+def test_two_runs_that_differ_by_a_column_give_it_away(client, seen):
+    narrow = watched(client, seen, linear(choosing(OPEN, columns=NARROW)))
+    wide = watched(client, seen, linear(choosing(OPEN, columns=WIDE)))
+    column, secret = difference_of_grams(solve_gram(wide), solve_gram(narrow)), columns_of(2)[:, 2]
+    assert abs(np.corrcoef(column, secret)[0, 1]) > 0.999
+    assert min(np.abs(column - secret).max(), np.abs(column + secret).max()) < 1e-6
+
+
+def test_an_owner_lets_no_two_runs_differ_by_a_column(client, seen):
+    few = {"train": yaml.safe_load(linear(KEPT))["train"] | {"lower": {"solver": "sgd", "warmup_steps": 2}}}
+    with pytest.raises(RequestRefused, match=r"west.*free_columns.*view: narrow"):
+        client.start(linear(choosing(KEPT, columns=WIDE), **few))
+    with pytest.raises(RequestRefused, match="by `views` alone"):
+        client.start(linear(KEPT, **few))
+    client.start(linear(choosing(KEPT, view="narrow"), **few)).result()
+    with pytest.raises(RequestRefused, match="other columns of the same rows"):
+        client.start(linear(choosing(KEPT, view="wide"), **few))
+    with pytest.raises(RequestRefused, match="other columns of the same rows"):  # another seed helps nothing
+        client.start(linear(choosing(KEPT, view="wide"), seed=8, **few))
+    assert client.start(linear(choosing(KEPT, view="narrow"), seed=9, **few)).result() is not None
+
+
+def test_a_guessed_column_is_confirmed_by_as_many_sums_as_there_are_columns(client, seen):
+    run = watched(client, seen, linear(OPEN))
+    secret = columns_of(2)[:, 2]
+    wrong = secret.copy()
+    wrong[0] += 1.0
+    assert column_projection(run, secret) < 1e-8
+    assert column_projection(run, wrong) > 1e-2
+
+
+def test_an_owner_bounds_the_sums_of_a_row(client, seen):
+    with pytest.raises(RequestRefused, match=r"sums_per_row.*12|needs about"):
+        client.start(linear(choosing(KEPT, view="narrow"), seed=1))
+    assert not seen("sum")
+
+
+def test_a_linear_run_warns_of_what_its_sums_tell(client, federation):
+    run = client.start(linear(OPEN, seed=21))
+    run.result()
+    warnings = [event.message for event in run.watch() if "warns" in event.message]
+    assert any("confirm a guessed column" in each for each in warnings), warnings
+
+
+def test_sums_with_and_without_a_party_give_its_addend_away(client, seen):
+    client.start(averages(OPEN)).result()
+    whole = seen("sum")[0]
+    client.start(averages(OPEN[:2])).result()
+    rest = [total for total in seen("sum") if total.size == whole.size][-1]
+    client.start(averages(OPEN, privacy={"aggregation": {"kind": "plain"}})).result()
+    secret = seen("clear-2")[0]
+    assert np.abs(difference_of_runs(whole, rest) - secret).max() < 1e-9
+
+
+def test_an_owner_lets_no_two_runs_differ_by_a_party(client, seen, federation):
+    four = [*KEPT, OPEN[0]]
+    client.start(averages(four)).result()
+    with pytest.raises(RequestRefused, match=r"other partners over the same rows.*another seed"):
+        client.start(averages(KEPT))
+    assert client.start(averages(KEPT, seed=5)).result() is not None
+
+
+def test_a_batch_of_one_is_a_row_with_its_label(client, seen):
+    client.start(averages(OPEN, batch=1)).result()
+    found = batch_of_one(seen("sum")[0], features=FEATURES, classes=CLASSES, weight=0.5)
+    alone = [each for each in found if each.count == 1]
+    assert alone
+    for each in alone:
+        held = [rows[labels == each.label] for rows, labels in map(records_of, range(3))]
+        assert min(np.abs(np.concatenate(held) - each.values).max(axis=1)) < 1e-9
+
+
+def test_an_owner_asks_for_more_rows_in_a_batch(client, seen):
+    with pytest.raises(RequestRefused, match="minimum_batch"):
+        client.start(averages(KEPT, batch=1))
+    assert not seen("sum")
+
+
+def test_a_client_cannot_bisect_a_value_by_limits_of_its_choice(client):
+    """After one step from zero a single row a adds step/2·a² to its sum; row 8 is where west's is the largest."""
+    secret, asked, named = abs(columns_of(2)[8, 2]), [], []
+    train = yaml.safe_load(linear(KEPT))["train"]
+    train["lower"]["warmup_steps"] = 2
+
+    def exceeds(limit: float) -> bool | None:
+        alone = linear(
+            choosing(KEPT, columns=["w2"]),
+            split={"lower": "8:9", "upper": "lower", "test": 0},
+            train=train,
+            privacy={"labels": {"mechanism": "off"}, "aggregation": {"limit": limit}},
+        )
+        asked.append(limit)
+        try:
+            client.start(alone).result()
+        except RequestRefused as refused:
+            named.extend(name for name in KEPT if f"{name} refused (RANGE_EXCEEDED)" in str(refused))
+            return True if "RANGE_EXCEEDED" in str(refused) else None
+        return False
+
+    found = limit_bisection(exceeds, 1e-3, 1e3, 17)
+    assert found is None, f"{np.sqrt(2 * found / STEP):.4f} of {secret:.4f} after {len(asked)} runs that named {named}"
+    assert len(asked) == 1
+
+
+def test_a_value_that_does_not_fit_keeps_the_sum_from_opening_and_names_nobody(client, seen, federation):
+    train = yaml.safe_load(linear(KEPT))["train"] | {
+        "lower": {"solver": "sgd", "warmup_steps": 3, "optimiser": {"step": 1e30}}
+    }
+    with pytest.raises(RequestRefused) as refused:
+        client.start(linear(choosing(KEPT, view="narrow"), seed=31, train=train)).result()
+    told = str(refused.value)
+    assert "a sum did not open" in told
+    assert not [name for name in KEPT if name in told]
+    assert "e+" not in told
+    logs = [(federation.directory / f"{name}.log").read_text() for name in KEPT]
+    assert any("kept from opening" in log for log in logs)
+
+
+def test_the_register_shows_what_left(federation):
+    command = [
+        sys.executable,
+        "-m",
+        "parley",
+        "exposure",
+        "--config",
+        str(federation.directory / "west.yaml"),
+        "--json",
+    ]
+    shown = json.loads(subprocess.run(command, capture_output=True, check=True, text=True).stdout)
+    views = {entry["view"] for entry in shown["runs"]}
+    assert "narrow" in views
+    assert all(entry["sums"] for entry in shown["runs"] if entry["view"] == "narrow" and entry["algorithm"] == "bambi")

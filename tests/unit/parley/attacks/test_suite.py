@@ -1,0 +1,124 @@
+"""Every attack succeeds where nothing protects, and stays within its bound where something does."""
+
+import json
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from parley.attacks.averages import explained
+from parley.attacks.columns import residual
+from parley.attacks.findings import bounded, unbounded
+from parley.attacks.membership import advantage, chance
+from parley.attacks.oracles import figures_in
+from parley.attacks.stand_in import NoStandIn, stand_in
+from parley.attacks.suite import AttackUnknown, attack
+from parley.cli import app
+from parley.spec.parsing import parse_spec
+
+LINEAR = """
+name: linear
+table: train
+parties: [a, b, c]
+split: {{lower: 0.8, upper: lower, test: 0.2}}
+dtype: float64
+train:
+  algorithm: bambi
+  problem: hyper_parameters
+  loss: softmax
+  upper: {{steps: 3, batch: null}}
+  lower: {{steps: 1}}
+privacy:
+  labels: {{mechanism: "{mechanism}", epsilon: {epsilon}}}
+"""
+AVERAGES = """
+name: averages
+table: records
+parties: [north, south, west]
+train:
+  algorithm: fedbio
+  accelerated: false
+  rounds: 12
+  local_steps: 1
+  batch: {batch}
+  checked_batch: {batch}
+  task: {{kind: data_cleaning, classes: ["0", "1", "2", "3", "4", "5"], checked: checked}}
+"""
+
+
+def linear(mechanism="once", epsilon=1.0):
+    return LINEAR.format(mechanism=mechanism, epsilon=epsilon)
+
+
+def found(text, *names):
+    return {finding.attack: finding for finding in attack(parse_spec(text), names)}
+
+
+def test_labels_are_read_off_where_nothing_protects_them_and_guessed_within_the_cap_otherwise():
+    exact = found(linear("off"), "labels")["label inference"]
+    assert (exact.verdict, exact.value) == ("open", 1.0)
+    for mechanism in ("once", "per_step"):
+        noisy = found(linear(mechanism), "labels")["label inference"]
+        assert noisy.verdict == "within"
+        assert noisy.margin >= 0
+
+
+def test_a_label_read_off_a_metric_is_stopped():
+    findings = found(linear(), "metrics")
+    assert findings["accuracy of one row"].verdict == "stopped"
+    assert findings["difference of two accuracies"].verdict == "stopped"
+    assert findings["labels from an exact loss"].verdict == "within"
+
+
+def test_sums_of_linear_blocks_confirm_a_column_and_two_runs_give_one_away():
+    findings = found(linear(), "columns", "differencing")
+    assert findings["column confirmed by projection"].verdict == "open"
+    assert findings["column confirmed by projection"].value > 0.9
+    assert findings["column from two runs"].value > 0.99
+
+
+def test_averages_over_single_rows_hold_them_and_over_many_do_not():
+    assert found(AVERAGES.format(batch=1), "inversion")["gradient inversion on averages"].value > 0.99
+    assert found(AVERAGES.format(batch=64), "inversion")["gradient inversion on averages"].verdict == "within"
+
+
+def test_no_error_tells_a_private_figure():
+    assert found(linear(), "errors")["figures in errors"].verdict == "within"
+    assert figures_in("a term is 4711.25, tau is 0.5", 0.5) == ["4711.25"]
+
+
+def test_a_name_that_is_no_attack_and_a_model_that_cannot_be_made_up_are_refused(tmp_path):
+    with pytest.raises(AttackUnknown, match="choose among labels"):
+        list(attack(parse_spec(linear()), ("everything",)))
+    images = linear().replace("problem: hyper_parameters", "model: {kind: cnn, image_shape: [4, 4]}")
+    with pytest.raises(NoStandIn, match="cnn"):
+        stand_in(parse_spec(images), tmp_path)
+
+
+def test_a_finding_beyond_its_bound_and_one_without_a_bound_are_told_apart():
+    assert bounded("a", "party", "", 0.9, 0.8, "ε").verdict == "beyond"
+    assert bounded("a", "party", "", 0.7, 0.8, "ε").margin == pytest.approx(0.1)
+    assert unbounded("a", "party", "", 0.9, 0.5, "do").remedy == "do"
+    assert unbounded("a", "party", "", 0.4, 0.5, "do").verdict == "within"
+
+
+def test_the_command_prints_a_line_for_each_attack_and_strict_fails_on_what_is_open(tmp_path):
+    path = tmp_path / "spec.yaml"
+    path.write_text(linear("off"))
+    runner = CliRunner()
+    usual = runner.invoke(app, ["attack", str(path), "--only", "labels,errors", "--json"])
+    lines = json.loads(usual.stdout)
+    assert (usual.exit_code, [line["verdict"] for line in lines]) == (0, ["open", "within"])
+    assert runner.invoke(app, ["attack", str(path), "--only", "labels", "--strict"]).exit_code == 1
+    assert runner.invoke(app, ["doctor", "--strict"]).exit_code == 2
+
+
+def test_distances_are_those_of_the_formulas():
+    rng = np.random.default_rng(1)
+    span = rng.standard_normal((50, 5))
+    assert residual(span, span @ np.arange(5.0)) < 1e-9
+    assert residual(span, rng.standard_normal(50)) > 0.5
+    rows = rng.standard_normal((3, 8))
+    assert explained(rows.T @ rng.standard_normal((3, 3)), rows) == pytest.approx(np.ones(3))
+    assert advantage(np.zeros(10), np.ones(10)) == 1.0
+    assert chance(100, 100) == pytest.approx(0.3035, abs=1e-4)

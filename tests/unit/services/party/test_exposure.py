@@ -1,0 +1,190 @@
+"""The register of exposure: what it refuses, what it counts, and that it remembers."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from parley.services.party.config import Policy
+from parley.services.party.exposure import Asked, ExposureRefused, difference, open_register
+from parley.services.party.exposure_tables import Exposure
+
+FIRST = Exposure(
+    run_id="one",
+    algorithm="bambi",
+    layout="vertical",
+    table="train",
+    table_digest="t",
+    rows_digest="all",
+    view="",
+    columns=("a", "b"),
+    partners=("bank", "shop", "telco"),
+    seed=0,
+    spec_digest="s",
+    exact=True,
+    rank=2,
+)
+IDS = np.array([f"r{i}" for i in range(40)])
+
+
+def policy(**changes) -> Policy:
+    return Policy.model_validate({"coordinators": ["hub"], "algorithms": ["bambi"]} | changes)
+
+
+def asked(ids=IDS, sums=1, own_batches=False, **changes) -> Asked:
+    return Asked(replace(FIRST, **changes), ids, sums, own_batches)
+
+
+@pytest.fixture
+def register(tmp_path):
+    found = open_register(f"sqlite:///{tmp_path / 'party.db'}")
+    found.begin(asked(), policy())
+    yield found
+    found.close()
+
+
+NETWORK = {"rank": None}
+
+
+@pytest.mark.parametrize(
+    ("changes", "how"),
+    [
+        ({"columns": ("a",), "seed": 5}, "other columns"),  # linear: another seed helps nothing
+        ({"partners": ("bank", "shop"), "seed": 5}, "other partners"),
+        ({"columns": ("a",), "rank": None}, "other columns"),
+        ({"columns": ("a",), "rank": None, "seed": 5}, None),
+        ({"partners": ("bank", "shop"), "rank": None, "seed": 5}, None),
+        ({"partners": ("bank", "shop"), "exact": False}, None),
+        ({"partners": ("bank", "shop"), "table": "other"}, None),
+        ({"seed": 5}, None),
+        ({}, None),
+        ({"rows_digest": "some"}, None),
+        ({"rows_digest": "some", "layout": "horizontal"}, "some of the same rows"),
+        ({"rows_digest": "some", "layout": "horizontal", "seed": 5}, None),
+    ],
+)
+def test_runs_that_could_be_subtracted_are_told_from_those_that_could_not(changes, how):
+    found = difference(replace(FIRST, run_id="two", **changes), FIRST)
+    assert (found is None) == (how is None)
+    assert how is None or how in (found or "")
+
+
+def test_a_run_with_other_partners_is_refused_and_names_the_earlier_one(register):
+    with pytest.raises(ExposureRefused, match=r"run one \(other partners.*same columns and partners"):
+        register.begin(asked(run_id="two", partners=("bank", "shop")), policy())
+    assert len(register.entries()) == 1
+
+
+def test_another_seed_is_the_remedy_where_blocks_are_not_linear(tmp_path):
+    register = open_register(f"sqlite:///{tmp_path / 'party.db'}")
+    register.begin(asked(**NETWORK), policy())
+    with pytest.raises(ExposureRefused, match="choose another seed"):
+        register.begin(asked(run_id="two", partners=("bank", "shop"), **NETWORK), policy())
+    register.begin(asked(run_id="two", partners=("bank", "shop"), seed=1, **NETWORK), policy())
+    register.close()
+
+
+def test_rows_that_have_nothing_in_common_cannot_be_subtracted(register):
+    others = np.array([f"x{i}" for i in range(40)])
+    register.begin(asked(others, run_id="two", rows_digest="others", columns=("a",)), policy())
+    one_common = np.array(["r3", *(f"y{i}" for i in range(39))])
+    with pytest.raises(ExposureRefused, match="other columns"):
+        register.begin(asked(one_common, run_id="three", rows_digest="mixed", columns=("a",)), policy())
+
+
+def test_the_same_run_goes_on_and_a_second_one_with_the_same_choice_begins(register):
+    register.begin(asked(), policy())
+    register.begin(asked(run_id="two", seed=1), policy())
+    assert [entry.run_id for entry in register.entries()] == ["one", "two"]
+
+
+def test_a_run_id_is_not_used_again_for_something_else(register):
+    with pytest.raises(ExposureRefused, match="begun here with other columns, partners or seed"):
+        register.begin(asked(seed=4), policy(differencing="allow"))
+
+
+def test_an_owner_may_allow_it_or_have_other_batches_drawn(register):
+    twice = asked(run_id="two", columns=("a",), own_batches=True)
+    register.begin(asked(run_id="three", columns=("b",)), policy(differencing="allow"))
+    salt = register.begin(twice, policy(differencing="salt")).salt
+    assert salt
+    assert register.begin(twice, policy(differencing="salt")).salt == salt  # a resumed run draws the same batches
+    with pytest.raises(ExposureRefused, match="a salt changes nothing"):
+        register.begin(asked(run_id="four", columns=("a", "c")), policy(differencing="salt"))
+
+
+def test_a_view_serves_so_many_runs(register):
+    register.begin(asked(run_id="two"), policy(runs_per_view=2))
+    with pytest.raises(ExposureRefused, match=r"`runs_per_view` is reached: table train has served 2"):
+        register.begin(asked(run_id="three"), policy(runs_per_view=2))
+    register.begin(asked(), policy(runs_per_view=2))
+
+
+def test_sums_are_counted_ahead_and_given_back(register):
+    counter = register.counter("one", policy(), block=10)
+    for _ in range(11):
+        counter.count()
+    assert register.entries()[0].sums == 20  # what a crash now would leave
+    counter.close()
+    assert register.entries()[0].sums == 11
+
+
+def test_sums_stay_counted_where_the_database_takes_no_write(tmp_path, caplog):
+    database = tmp_path / "party.db"
+    register = open_register(f"sqlite:///{database}")
+    register.begin(asked(), policy())
+    counter = register.counter("one", policy(), block=10)
+    counter.count()
+    register.close()
+    database.write_bytes(b"no database" * 1000)
+    counter.close()
+    assert "9 sums that did not leave stay counted" in caplog.text
+
+
+def test_a_floor_of_sums_holds_over_runs(register):
+    register.begin(asked(run_id="two", seed=1), policy())
+    first, floor = register.counter("one", policy(), block=4), policy(sums_per_row=6)
+    for _ in range(4):
+        first.count()
+    second = register.counter("two", floor, block=4)
+    second.count()
+    second.count()
+    with pytest.raises(ExposureRefused, match="`sums_per_row` is reached"):
+        second.count()
+    with pytest.raises(ExposureRefused, match="`sums_per_row` is reached"):
+        register.review(asked(run_id="three", seed=2), floor)
+
+
+def test_a_sum_over_a_batch_counts_for_its_share_of_the_rows(tmp_path):
+    register = open_register(f"sqlite:///{tmp_path / 'party.db'}")
+    register.begin(asked(share=0.25), policy())
+    counter = register.counter("one", policy(sums_per_row=2), block=100)
+    for _ in range(8):
+        counter.count()
+    with pytest.raises(ExposureRefused):
+        counter.count()
+    assert register.entries()[0].sums_per_row == 2
+    register.close()
+
+
+def test_a_run_that_would_pass_the_floor_is_refused_before_it_begins(register):
+    with pytest.raises(ExposureRefused, match=r"needs about 30 sums of each row.*`sums_per_row` is 20"):
+        register.review(asked(run_id="two", sums=30), policy(sums_per_row=20))
+
+
+def test_a_linear_block_warns_from_half_its_columns_on(register):
+    assert register.review(asked(run_id="two", rank=20, sums=9), policy()).warnings == ()
+    (said,) = register.review(asked(run_id="two", rank=20, sums=10), policy()).warnings
+    assert "linear in 20 columns" in said
+    assert register.review(asked(run_id="two", rank=None, sums=10), policy()).warnings == ()
+
+
+def test_the_register_outlives_the_process(tmp_path):
+    url = f"sqlite:///{tmp_path / 'party.db'}"
+    first = open_register(url)
+    first.begin(asked(), policy())
+    first.close()
+    again = open_register(url)
+    with pytest.raises(ExposureRefused):
+        again.begin(asked(run_id="two", columns=("a",)), policy())
+    again.close()

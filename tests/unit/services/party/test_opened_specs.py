@@ -1,0 +1,72 @@
+"""Which specs a party opens sessions for: approved ones, and one for each run."""
+
+import pytest
+
+from parley.contracts.party.v1 import party_service_pb2 as pb
+from parley.protocols.tensor.codec import MessageInvalid
+from parley.services.party.approvals import ApprovalMissing, Approvals
+from parley.services.party.config import PartyConfig
+from parley.services.party.servicer import PartyServicer
+from parley.services.party.sessions import SpecDiffers
+from parley.services.wire.certificates import create_authority, issue
+from parley.spec.digests import spec_digest
+from parley.spec.parsing import parse_spec
+
+SPEC = """
+name: small
+table: train
+parties: [bank, shop]
+train: {algorithm: bambi, upper: {steps: 1}}
+"""
+
+
+@pytest.fixture
+def party(tmp_path):
+    """Makes a party with a table, under a policy."""
+    create_authority(tmp_path / "authority", "test")
+    identity = issue(tmp_path / "authority", "bank", "party", ["localhost"])
+    (tmp_path / "state").mkdir()
+    floors = {"minimum_parties": 2, "minimum_evaluation": 1}
+    (tmp_path / "train.csv").write_text("id,a,b\n" + "".join(f"{row},{row % 7},{row % 5}\n" for row in range(40)))
+
+    def make(**policy):
+        return PartyServicer(
+            PartyConfig(
+                name="bank",
+                identity=identity,
+                state=tmp_path / "state",
+                tables={"train": {"path": tmp_path / "train.csv"}},
+                policy={"coordinators": ("hub",), "algorithms": ("bambi",), **floors, **policy},
+            )
+        )
+
+    return make
+
+
+def opening(text=SPEC, **fields):
+    return pb.OpenSessionRequest(run_id="run", session_id="s", spec_yaml=text, purpose=pb.PURPOSE_TRAIN, **fields)
+
+
+def test_a_party_that_requires_approval_opens_what_its_owner_has_approved_and_nothing_else(party, tmp_path):
+    servicer, digest = party(approval="required"), spec_digest(parse_spec(SPEC))
+    with pytest.raises(ApprovalMissing, match=digest):
+        servicer._prepared(opening(), "hub")
+    Approvals(tmp_path / "state").approve(digest)
+    assert servicer._prepared(opening(), "hub").agreement.spec_digest.hex() == digest
+    with pytest.raises(ApprovalMissing):
+        servicer._prepared(opening(SPEC.replace("steps: 1", "steps: 2")), "hub")
+
+
+def test_a_run_that_has_begun_keeps_its_spec(party):
+    servicer = party()
+    session = servicer._prepared(opening(), "hub")
+    servicer._store.save_spec("run", session.agreement.spec_digest.hex())
+    servicer._prepared(opening(SPEC.replace("name: small", "name: small # the same")), "hub")
+    with pytest.raises(SpecDiffers, match="start a new run"):
+        servicer._prepared(opening(SPEC.replace("steps: 1", "steps: 2")), "hub")
+
+
+@pytest.mark.parametrize("fields", [{"ids": ["3"]}, {"table": "train"}])
+def test_a_session_that_trains_takes_no_rows_of_the_coordinators_choice(party, fields):
+    with pytest.raises(MessageInvalid, match="takes no ids"):
+        party()._prepared(opening(**fields), "hub")
