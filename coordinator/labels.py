@@ -77,7 +77,7 @@ class LabelAccess:
         """The gate through which the run's labels leave; opens the run in the ledger."""
         settings, noise = self.spec.privacy.labels, KeyedNoise(self.noise_key)
         off = settings.mechanism == "off"
-        policy = LabelPolicy(settings.mechanism, None if off else settings.epsilon)
+        policy = LabelPolicy(settings.mechanism, None if off else settings.epsilon, settings.kind)
         tags = tag_records(noise, self.spec.label_table, labels.ids.tolist(), _values(labels))
         vault = LabelVault(labels.values, loss, policy, noise, self.run_id, tags, labels.classes)
         budget, digest = Budget(math.inf) if off else self._budget(), labels_digest(labels)
