@@ -79,7 +79,7 @@ class LabelAccess:
         settings, noise = self.spec.privacy.labels, KeyedNoise(self.noise_key)
         off = settings.mechanism == "off"
         bins = None if settings.bins is None else Bins(settings.bins.low, settings.bins.high, settings.bins.points)
-        policy = LabelPolicy(settings.mechanism, None if off else settings.epsilon, bins=bins)
+        policy = LabelPolicy(settings.mechanism, None if off else settings.epsilon, settings.kind, bins)
         tags = tag_records(noise, self.spec.label_table, labels.ids.tolist(), _values(labels))
         vault = LabelVault(labels.values, loss, policy, noise, self.run_id, tags, labels.classes)
         budget, digest = Budget(math.inf) if off else self._budget(), labels_digest(labels)

@@ -282,7 +282,8 @@ MANIFEST: tuple[Entry, ...] = (
     ),
     *control(
         "run.v1.RunEvent",
-        "sequence time kind message step metrics state state_change progress evaluation privacy party data_opened",
+        "sequence time kind message step metrics state state_change progress evaluation privacy party data_opened "
+        "warning",
         "clients",
     ),
     *control("run.v1.RunTotals", "rounds bytes label_releases seconds", "clients"),
@@ -294,6 +295,9 @@ MANIFEST: tuple[Entry, ...] = (
     derived(
         "run.v1.RunParty.detail", "the table's columns, where it warns of them", "sentences without values", "clients"
     ),
+    derived("run.v1.RunWarning.topic", "losses on noisy labels", "words without values", "clients"),
+    derived("run.v1.RunWarning.finding", "losses on noisy labels", "sentences without values", "clients"),
+    *control("run.v1.RunWarning", "remedy", "clients"),
     *control("run.v1.RunData", "party alignment", "clients"),
     derived("run.v1.RunData.rows", "the table's size", "a count", "clients"),
     derived("run.v1.RunData.columns", "the table's width", "a count", "clients"),

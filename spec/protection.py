@@ -102,6 +102,9 @@ class LabelPrivacySpec(Section):
     """`once` draws one noisy label per record, for all runs; `per_step` draws for each release; `off` draws none."""
     epsilon: float = Field(default=3.0, gt=0, le=100)
     """ε of all runs at this ε together (`once`), or of one release (`per_step`)."""
+    kind: Literal["auto", "randomised_response", "unary_encoding", "laplace"] = "auto"
+    """What is drawn: a class, a bit for each class, or (`per_step` only) Laplace noise on the target row. With `once`,
+    `auto` takes the first or the second by their variance; with `per_step`, the paper's `laplace`."""
     delta: float = Field(default=1e-6, gt=0, lt=0.1)
     """δ at which reports convert per-step charges."""
     budget: float | None = Field(default=None, gt=0)
@@ -122,6 +125,14 @@ class LabelPrivacySpec(Section):
             )
         elif not real and self.bins is not None:
             raise ValueError("labels.bins are for a regression's labels, and this loss has classes: leave them out")
+
+    @model_validator(mode="after")
+    def _kind_fits(self) -> Self:
+        if self.mechanism == "once" and self.kind == "laplace":
+            raise ValueError("labels.kind laplace is for `mechanism: per_step`: once, draw classes or bits")
+        if self.mechanism == "off" and self.kind != "auto":
+            raise ValueError("labels.mechanism is off, so nothing is drawn: leave `kind` out")
+        return self
 
 
 class ProtectionSpec(Section):
