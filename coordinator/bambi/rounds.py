@@ -13,8 +13,8 @@ A run is one generator: it yields rounds and is sent the sums. What an outcome s
 step costs one round trip. Between upper iterations the coordinator remembers nothing but k.
 """
 
-from collections.abc import Generator
-from dataclasses import dataclass
+from collections.abc import Generator, Mapping
+from dataclasses import dataclass, field
 from typing import Protocol
 
 import numpy as np
@@ -127,8 +127,8 @@ class Problem:
     dtype: str
     evaluate_every: int = 10
     checkpoint_every: int = 25
-    evaluation: Evaluation | None = None
-    """The way out for figures on true labels; None where they stay with the label holder."""
+    evaluations: Mapping[str, Evaluation] = field(default_factory=dict)
+    """The ways out for figures on true labels, by the set of rows; none where they stay with the label holder."""
 
     @property
     def settings(self) -> BambiSpec:
@@ -293,16 +293,20 @@ def _conjugate_gradients(
 
 def evaluation(problem: Problem, k: int, pending: Pending | None, observe: Observer) -> Rounds:
     """Score the held-out rows."""
-    rows, parts = problem.plan.rows.test, []
-    for first in range(0, len(rows), EVALUATION_ROWS):
-        count = min(EVALUATION_ROWS, len(rows) - first)
-        sums = yield asked(pending, RowsForward("test", first, count))
-        parts.append(_shaped(problem, sums, count))
-        pending = None
-    if parts:
+    found: dict[str, float] = {}
+    for held_out, rows in problem.plan.rows.held_out.items():
+        parts = []
+        for first in range(0, len(rows), EVALUATION_ROWS):
+            count = min(EVALUATION_ROWS, len(rows) - first)
+            sums = yield asked(pending, RowsForward("test" if held_out == "test" else "validation", first, count))
+            parts.append(_shaped(problem, sums, count))
+            pending = None
         scores = problem.labels.score(rows, np.concatenate(parts))
-        shown = problem.evaluation.release(k, scores) if problem.evaluation is not None else scores
-        observe(Report(k, {f"test {name}": value for name, value in shown.items()}))
+        way_out = problem.evaluations.get(held_out)
+        shown = scores if way_out is None else way_out.release(k, scores)
+        found |= {f"{held_out} {name}": value for name, value in shown.items()}
+    if found:
+        observe(Report(k, found))
     return pending
 
 

@@ -225,7 +225,8 @@ class PartyServicer(pb_grpc.PartyServiceServicer):
         self._refuse_others(request.run_id, coordinator)
         policy = self._config.policy
         found = await self._compute(coefficients_of, self._store, request.run_id, policy.algorithms)
-        return encode_coefficients(CoefficientGate(self._config.name, policy.coefficients).release(found))
+        release = CoefficientGate(self._config.name, policy.coefficients).release(found)
+        return encode_coefficients(release, request.page_token)
 
     async def CloseSession(
         self, request: pb.CloseSessionRequest, context: grpc.aio.ServicerContext
