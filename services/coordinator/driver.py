@@ -322,7 +322,7 @@ class RunDriver:
 
     async def _commit(self, k: int, program: Program) -> None:
         """Second phase: every party has written and synced checkpoint k; the coordinator's own state goes with it."""
-        kept = {}
+        kept: dict[str, Any] = {}
         if isinstance(program, KeepingProgram):
             kept = {"kept": program.kept(), "keep": self._spec.kept_checkpoints}
         await self._note(RunProgress(self.tally.totals, k), f"checkpoint {k}", checkpoint=k, step=k, **kept)

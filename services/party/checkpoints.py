@@ -1,16 +1,20 @@
 """Checkpoints and models on a party's disk: atomic, synced, checksummed."""
 
+from __future__ import annotations
+
 import contextlib
 import hashlib
 import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-
-from torch import Tensor
+from typing import TYPE_CHECKING
 
 from parley.party.roles import CheckpointMissing
 from parley.services.party.tensor_files import FileDamaged, seal, unseal
 from parley.spec.run import LEAST_CHECKPOINTS
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 OWNER = "coordinator.txt"
 """File that names the coordinator of a run: another one may neither resume it nor predict with its model."""

@@ -249,7 +249,8 @@ class Run:
 
     def coefficients(self) -> dict[str, TunedCoefficients]:
         """Regularisation coefficients that the run has tuned, by party; empty if it tunes none."""
-        request, found = run_service_pb2.GetCoefficientsRequest(run_id=self.run_id), {}
+        found: dict[str, TunedCoefficients] = {}
+        request = run_service_pb2.GetCoefficientsRequest(run_id=self.run_id)
         for page in self._federation.pages("GetCoefficients", request):
             for each in page.parties:
                 of_page = {one.column: one.value for one in each.coefficients}
