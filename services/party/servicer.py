@@ -24,7 +24,7 @@ from parley.privacy.receipts import LedgerHead
 from parley.privacy.release import CoefficientGate
 from parley.privacy.session_keys import check_pin
 from parley.protocols.tensor.codec import MessageInvalid
-from parley.services.party.algorithms import party_side
+from parley.services.party.algorithms import limit_threads, party_side
 from parley.services.party.alignment import aligned_tables
 from parley.services.party.approvals import Approvals
 from parley.services.party.asked_rows import AskedRows
@@ -225,7 +225,8 @@ class PartyServicer(pb_grpc.PartyServiceServicer):
         self._refuse_others(request.run_id, coordinator)
         policy = self._config.policy
         found = await self._compute(coefficients_of, self._store, request.run_id, policy.algorithms)
-        return encode_coefficients(CoefficientGate(self._config.name, policy.coefficients).release(found))
+        release = CoefficientGate(self._config.name, policy.coefficients).release(found)
+        return encode_coefficients(release, request.page_token)
 
     async def CloseSession(
         self, request: pb.CloseSessionRequest, context: grpc.aio.ServicerContext
@@ -295,6 +296,7 @@ class PartyServicer(pb_grpc.PartyServiceServicer):
         if self._config.policy.approval == "required":
             self._approvals.require(self._config.name, digest, request.spec_yaml, coordinator)
         algorithm = party_side(spec.train.algorithm)  # imported only now that the policy accepts it
+        limit_threads(self._config.threads)
         name, trained = spec.table_of(index), None
         if request.purpose == pb.PURPOSE_PREDICT:
             name = request.table or name

@@ -7,8 +7,9 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
@@ -102,7 +103,8 @@ class LocalFederation:
         )
         command = [sys.executable, "-m", module, "--config", str(self.directory / f"{name}.yaml")]
         environment = {"OMP_NUM_THREADS": "1", **os.environ}
-        with (self.directory / f"{name}.log").open("ab") as log:
+        # An interrupt in the middle would leave a process that nobody knows of.
+        with (self.directory / f"{name}.log").open("ab") as log, _uninterrupted():
             self.processes[name] = subprocess.Popen(  # noqa: S603 (our own modules)
                 [*command, "--ready-file", str(ready), "--parent", str(os.getpid())],
                 stdout=log,
@@ -179,6 +181,24 @@ class LocalFederation:
 
     def _write(self, name: str, content: Mapping[str, Any]) -> None:
         (self.directory / f"{name}.yaml").write_text(yaml.safe_dump(dict(content), sort_keys=False))
+
+
+@contextlib.contextmanager
+def _uninterrupted() -> Iterator[None]:
+    """Let SIGINT and SIGTERM wait until the end; they strike the main thread alone, and a child inherits nothing."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    came: list[int] = []
+    numbers = [number for number in (signal.SIGINT, signal.SIGTERM) if signal.getsignal(number) is not None]
+    before = {number: signal.signal(number, lambda sent, _: came.append(sent)) for number in numbers}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        for number in came:
+            signal.raise_signal(number)
 
 
 def _absolute(tables: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
