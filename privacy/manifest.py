@@ -154,11 +154,14 @@ MANIFEST: tuple[Entry, ...] = (
     derived("party.v1.OpenSessionResponse.features", "the table's width", "a count", "coordinator"),
     derived("party.v1.OpenSessionResponse.warnings", "the table's columns", "sentences without values", "coordinator"),
     derived("party.v1.OpenSessionResponse.ids", "the row ids", "never sent: a party tells no ids", "nobody"),
-    derived(
-        "party.v1.TunedCoefficient.value",
-        "the party's features and the noisy labels, through its tuned model",
-        "three digits, and only if the party's policy shares its coefficients",
-        "coordinator and its clients",
+    *(
+        derived(
+            f"party.v1.TunedCoefficient.{name}",
+            "the party's features and the labels (noisy ones unless the run protects none), through its model",
+            "three digits, and only if the party's policy shares its coefficients",
+            "coordinator and its clients",
+        )
+        for name in ("value", "standard_error", "p_value", "low", "high")
     ),
     derived(
         "party.v1.TunedCoefficient.column",
