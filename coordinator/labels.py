@@ -73,7 +73,9 @@ class LabelAccess:
             )
         return labels
 
-    def gate(self, labels: Labels, loss: Loss, plan: ReleasePlan, dtype: type[np.floating[Any]] = np.float32) -> LabelGate:
+    def gate(
+        self, labels: Labels, loss: Loss, plan: ReleasePlan, dtype: type[np.floating[Any]] = np.float32
+    ) -> LabelGate:
         """The gate through which the run's labels leave, as numbers of this type; opens the run in the ledger."""
         settings, noise = self.spec.privacy.labels, KeyedNoise(self.noise_key)
         off = settings.mechanism == "off"

@@ -128,7 +128,7 @@ class Numbers:
             return np.asarray(0.5 * (y - eta) ** 2)
         if self.power == 1:
             return np.exp(eta) - y * eta
-        if self.power == 2:  # noqa: PLR2004 (gamma)
+        if self.power == 2:
             return y * np.exp(-eta) + eta
         p = self.power
         return np.asarray(np.exp((2 - p) * eta) / (2 - p) - y * np.exp((1 - p) * eta) / (1 - p))
@@ -147,7 +147,7 @@ class Numbers:
             return 0.0
         if p == 1:
             return float((y - xlogy(y, y)).sum())
-        if p == 2:  # noqa: PLR2004 (gamma)
+        if p == 2:
             return float((1 + np.log(y)).sum())
         return float((y ** (2 - p) * (1 / (2 - p) - 1 / (1 - p))).sum())
 

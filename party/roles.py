@@ -206,7 +206,7 @@ class Plan:
     draft: Vector | None = None
     """The addend to a secure sum; None where the round only acknowledges."""
     row_sums: int = 1
-    """Sums of each row that the draft holds, for the register of exposure; 0 where it holds none or they are counted."""
+    """Sums of each row in the draft, for the register of exposure; 0 where there are none, or they are counted."""
     participants: frozenset[int] | None = None
     """Whose addends make the sum; None for all parties."""
     release: Release[Any] | None = None

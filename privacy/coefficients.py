@@ -1,11 +1,12 @@
 """What a party shares of the coefficients that a run has found for it: what its policy allows, to three digits.
 
-Weights of the penalties that a run has tuned, or coefficients of a linear model. They are part of the party's own model. One number for the whole party says how strongly all of its columns had to be
-held back together; one for each column says which of them matter, and by their names what they are.
+They are coefficients of a linear model, or of penalties that the run has tuned, and part of the party's own model. One
+number for the whole party says how strongly all of its columns had to be held back together; one for each column says
+which of them matter, and by their names what they are.
 """
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass
 from typing import Literal
 
 Sharing = Literal["nothing", "party", "columns"]
@@ -26,11 +27,13 @@ class Coefficient:
     low: float | None = None
     """Ends of the 95 % confidence interval."""
     high: float | None = None
+    figure: str = ""
+    """What the number is, where it is no coefficient but another figure of the column."""
 
     def rounded(self) -> "Coefficient":
         """With the digits that leave."""
-        numbers = {name: value for name, value in asdict(self).items() if name != "column" and value is not None}
-        return replace(self, **{name: float(f"{value:.{DIGITS}g}") for name, value in numbers.items()})
+        inferred = (self.standard_error, self.p_value, self.low, self.high)
+        return Coefficient(self.column, _short(self.value), *map(_short_if_any, inferred), figure=self.figure)
 
 
 @dataclass(frozen=True)
@@ -50,3 +53,11 @@ def shared(party: str, found: Sequence[Coefficient], sharing: Sharing) -> Shared
     if by_column and sharing != "columns":
         return SharedCoefficients((), f"{party} keeps the coefficients of its columns to itself, by its policy")
     return SharedCoefficients(tuple(one.rounded() for one in found))
+
+
+def _short(value: float) -> float:
+    return float(f"{value:.{DIGITS}g}")
+
+
+def _short_if_any(value: float | None) -> float | None:
+    return None if value is None else _short(value)

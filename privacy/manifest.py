@@ -169,6 +169,7 @@ MANIFEST: tuple[Entry, ...] = (
         "only if the party's policy shares coefficients by column",
         "coordinator and its clients",
     ),
+    *control("party.v1.TunedCoefficient", "figure", "coordinator and its clients"),
     *control("party.v1.GetCoefficientsRequest", "run_id", "the party"),
     *control("party.v1.GetCoefficientsResponse", "coefficients kept", "coordinator"),
     derived("party.v1.TableSummary.rows", "the table's size", "a count", "coordinator"),

@@ -79,8 +79,8 @@ def family_of(settings: GlmSpec, loss: Loss) -> Family:
 
 
 def _labels(settings: GlmSpec, access: LabelAccess) -> Labels:
-    labels, power = access.load("logistic" if settings.variance_power is None else "squared"), settings.variance_power
-    if power and (labels.values.min(initial=1.0) < 0 or (power == 2 and labels.values.min(initial=1.0) == 0)):  # noqa: PLR2004
+    labels, power = access.load(settings.loss), settings.variance_power
+    if power and (labels.values.min(initial=1.0) < 0 or (power == 2 and labels.values.min(initial=1.0) == 0)):
         kind = "positive numbers" if settings.family == "gamma" else "numbers that are not negative"
         raise LabelsMissing(f"family {settings.family} is for {kind}: some labels are not; take another family")
     return labels
@@ -100,8 +100,7 @@ def check(spec: RunSpec, access: LabelAccess, rows: CommonRows) -> None:
 def predictor(spec: RunSpec, access: LabelAccess) -> Predictor:
     """Probabilities or expected values from the summed linear predictors of any rows."""
     settings = spec.settings(GlmSpec)
-    numbers = settings.variance_power is not None
-    labels = access.load("squared" if numbers else "logistic")
+    labels = access.load(settings.loss)
     family = family_of(settings, Logistic())
     return Predictor(
         GlmForm(),

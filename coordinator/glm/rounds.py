@@ -174,9 +174,7 @@ def _target(problem: Problem) -> Vector:
     return found
 
 
-def _penalised(
-    problem: Problem, reduced: Reduced, weights: Array
-) -> Generator[GlmRound, Vector, tuple[Solution, Fit]]:
+def _penalised(problem: Problem, reduced: Reduced, weights: Array) -> Generator[GlmRound, Vector, tuple[Solution, Fit]]:
     """Ridge at once; with an l1 part by ADMM (Boyd et al. 2011), in which every party shrinks its own coefficients."""
     penalty, y = problem.settings.penalty, _target(problem)
     ridge, lasso = penalty.strength * (1 - penalty.l1_ratio), penalty.strength * penalty.l1_ratio

@@ -1,8 +1,8 @@
 """Generalised linear models at a party: its columns leave once, under weights that only it knows.
 
-Differs from federated IRLS (e.g. Hardy et al. 2017, Nock et al. 2018), where parties get a residual for each row, and so
-labels, in every step. Here every party mixes its columns by secret Gaussian weights, the coordinator sees the sum of
-the mixtures, solves for the labels in it, and tells the solution in terms of the mixtures.
+In federated IRLS parties get a residual for each row in every step, and so labels. Here every party mixes its columns
+by secret Gaussian weights, the coordinator sees the sum of the mixtures, solves for the labels in it, and tells the
+solution in terms of the mixtures.
 
     symbol   code              shape             held by       leaves?
     X_m      features          (rows, p_m)       party         never

@@ -57,6 +57,11 @@ class GlmSpec(AlgorithmSettings):
             )
 
     @property
+    def loss(self) -> str:
+        """The loss whose labels this family takes: `logistic` for two classes, `squared` for numbers."""
+        return "logistic" if self.family == "logistic" else "squared"
+
+    @property
     def variance_power(self) -> float | None:
         """The variance is the mean to this power; None for classes."""
         powers = {"linear": 0.0, "logistic": None, "poisson": 1.0, "gamma": 2.0}

@@ -16,6 +16,7 @@ from parley.contracts.ledger.v1 import ledger_pb2
 from parley.contracts.run.v1 import run_pb2, run_service_pb2, run_service_pb2_grpc
 from parley.protocols.tensor.codec import decode_tensor
 from parley.services.wire.certificates import load_identity
+from parley.services.wire.coefficient_codec import figures_of, inference_of
 from parley.services.wire.refusals import reason_of
 from parley.services.wire.transport import channel_credentials, channel_options
 
@@ -60,7 +61,7 @@ class Prediction:
 
 @dataclass(frozen=True)
 class TunedCoefficients:
-    """Regularisation coefficients that a run has tuned at one party, as far as the party's policy shares them."""
+    """Coefficients that a run has found at one party, as far as its policy shares them."""
 
     whole: float | None
     """One for all of the party's columns, where the run tunes one."""
@@ -68,6 +69,10 @@ class TunedCoefficients:
     """One for each column, where the run tunes those."""
     kept: str
     """Why there are none; empty if these are all."""
+    inference: dict[str, dict[str, float]] = field(default_factory=dict)
+    """By column, where the run gives them: `standard_error`, `p_value`, and `low` and `high` of the 95 % interval."""
+    figures: dict[str, dict[str, float]] = field(default_factory=dict)
+    """By column, other figures that a run which explores has found, by their names."""
 
 
 @dataclass(frozen=True)
@@ -233,13 +238,15 @@ class Run:
         return Prediction(names, np.concatenate(pages) if pages else np.empty((0, len(classes))), classes)
 
     def coefficients(self) -> dict[str, TunedCoefficients]:
-        """Regularisation coefficients that the run has tuned, by party; empty if it tunes none."""
+        """Coefficients that the run has found, by party; empty if its algorithm tells none."""
         answer = self._federation.call("GetCoefficients", run_service_pb2.GetCoefficientsRequest(run_id=self.run_id))
         return {
             each.party: TunedCoefficients(
                 next((one.value for one in each.coefficients if not one.column), None),
-                {one.column: one.value for one in each.coefficients if one.column},
+                {one.column: one.value for one in each.coefficients if one.column and not one.figure},
                 each.kept,
+                inference_of(each.coefficients),
+                figures_of(each.coefficients),
             )
             for each in answer.parties
         }

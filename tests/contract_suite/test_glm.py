@@ -73,7 +73,9 @@ def pooled_shrunk(_):
     rows = trained_rows(parse_spec(SHRUNK_SPEC))
     found = ElasticNet(alpha=0.2, l1_ratio=0.7, tol=1e-14, max_iter=100_000).fit(FEATURES[rows], NUMBERS[rows])
     assert (found.coef_ == 0).any()
-    return {party: {"weights": part} for party, part in zip(PARTIES, by_party(found.coef_, found.intercept_), strict=True)}
+    return {
+        party: {"weights": part} for party, part in zip(PARTIES, by_party(found.coef_, found.intercept_), strict=True)
+    }
 
 
 class TestGlm(BuiltInContract):

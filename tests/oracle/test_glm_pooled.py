@@ -1,6 +1,6 @@
 """A federated generalised linear model is the pooled table's: coefficients, standard errors, p-values and intervals.
 
-The federated side has the masks' ring, secret mixtures and messages as bytes; the oracle is statsmodels or scikit-learn.
+The federated side has the ring of secure sums, secret mixtures and messages as bytes.
 """
 
 import numpy as np
@@ -18,7 +18,15 @@ from parley.tables.loading import Labels, Table
 
 ROWS, TOLERANCE = 500, 1e-6
 DRAW = np.random.default_rng(7)
-FEATURES = DRAW.standard_normal((ROWS, 7)) @ DRAW.standard_normal((7, 7)) * [1, 2, 0.5, 1, 1, 3, 1] + [0, 4, 0, 1, 0, 0, 2]
+FEATURES = DRAW.standard_normal((ROWS, 7)) @ DRAW.standard_normal((7, 7)) * [1, 2, 0.5, 1, 1, 3, 1] + [
+    0,
+    4,
+    0,
+    1,
+    0,
+    0,
+    2,
+]
 SIGNAL = FEATURES @ [0.3, -0.1, 0.4, 0.0, 0.2, -0.05, 0.1] / 2
 SHARES = ((0, 1, 2), (3, 4), (5, 6))
 FAMILIES = {
@@ -45,7 +53,9 @@ privacy: {{labels: {labels}}}
 
 def tables(features=FEATURES, shares=SHARES):
     ids = np.array([f"{row:04}" for row in range(len(features))])
-    return [Table(ids, np.ascontiguousarray(features[:, columns]), [f"c{c}" for c in columns], "glm") for columns in shares]
+    return [
+        Table(ids, np.ascontiguousarray(features[:, columns]), [f"c{c}" for c in columns], "glm") for columns in shares
+    ]
 
 
 def federated(spec, values, features=FEATURES, shares=SHARES):
@@ -165,10 +175,31 @@ def test_a_column_that_depends_on_the_partys_others_gets_nothing_and_changes_not
 
 def test_columns_of_two_parties_that_depend_on_each_other_are_refused_with_a_remedy():
     doubled = np.column_stack([FEATURES, FEATURES[:, 0]])
-    with pytest.raises(NoSolution, match="combinations of each other.*penalty"):
+    with pytest.raises(NoSolution, match=r"combinations of each other.*penalty"):
         federated(spec_of("linear"), FAMILIES["linear"][1], doubled, (*SHARES[:2], (5, 6, 7)))
 
 
 def test_classes_that_a_plane_tells_apart_are_refused_with_a_remedy():
-    with pytest.raises(NoSolution, match="apart perfectly.*penalty"):
+    with pytest.raises(NoSolution, match=r"apart perfectly.*penalty"):
         federated(spec_of("logistic"), (FEATURES[:, 0] > FEATURES[:, 5]).astype(int))
+
+
+def test_what_parties_are_sent_does_not_grow_with_the_rows():
+    """A residual for each row would tell labels: no instruction holds one."""
+    sizes = []
+    for rows in (150, 450):
+        spec = spec_of("logistic")
+        held = tables(FEATURES[:rows])
+        labels = Labels(held[0].ids, FAMILIES["logistic"][1][:rows], ("0", "1"))
+        simulation = simulation_of(spec, [Holding(table) for table in held], lambda _, __, found=labels: found)
+        sent, encode = [], simulation.program.encode
+
+        def counted(number, release, sent=sent, encode=encode):
+            message, blobs = encode(number, release)
+            sent.append(len(message.solution.data) + len(message.covariance.data) + sum(map(len, blobs)))
+            return message, blobs
+
+        simulation.program.encode = counted
+        simulation.run()
+        sizes.append(sum(sent))
+    assert sizes[0] == sizes[1] > 0
