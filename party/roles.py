@@ -208,6 +208,8 @@ class Plan:
     state: Any
     draft: Vector | None = None
     """The addend to a secure sum; None where the round only acknowledges."""
+    row_sums: int = 1
+    """Sums of each row in the draft, for the register of exposure; 0 where there are none, or they are counted."""
     participants: frozenset[int] | None = None
     """Whose addends make the sum; None for all parties."""
     release: Release[Any] | None = None

@@ -154,11 +154,14 @@ MANIFEST: tuple[Entry, ...] = (
     derived("party.v1.OpenSessionResponse.features", "the table's width", "a count", "coordinator"),
     derived("party.v1.OpenSessionResponse.warnings", "the table's columns", "sentences without values", "coordinator"),
     derived("party.v1.OpenSessionResponse.ids", "the row ids", "never sent: a party tells no ids", "nobody"),
-    derived(
-        "party.v1.TunedCoefficient.value",
-        "the party's features and the noisy labels, through its tuned model",
-        "three digits, and only if the party's policy shares its coefficients",
-        "coordinator and its clients",
+    *(
+        derived(
+            f"party.v1.TunedCoefficient.{name}",
+            "the party's features and the labels (noisy ones unless the run protects none), through its model",
+            "three digits, and only if the party's policy shares its coefficients",
+            "coordinator and its clients",
+        )
+        for name in ("value", "standard_error", "p_value", "low", "high")
     ),
     derived(
         "party.v1.TunedCoefficient.column",
@@ -166,6 +169,7 @@ MANIFEST: tuple[Entry, ...] = (
         "only if the party's policy shares coefficients by column",
         "coordinator and its clients",
     ),
+    *control("party.v1.TunedCoefficient", "figure", "coordinator and its clients"),
     *control("party.v1.GetCoefficientsRequest", "run_id page_token", "the party"),
     *control("party.v1.GetCoefficientsResponse", "coefficients kept next_page_token", "coordinator"),
     derived("party.v1.TableSummary.rows", "the table's size", "a count", "coordinator"),

@@ -77,6 +77,20 @@ def test_sums_of_linear_blocks_confirm_a_column_and_two_runs_give_one_away():
     assert findings["column from two runs"].value > 0.99
 
 
+GLM = """
+name: glm
+parties: [a, b, c]
+train: {algorithm: glm, family: logistic}
+privacy: {labels: {mechanism: once, epsilon: 1}}
+"""
+
+
+def test_mixtures_of_columns_confirm_a_guessed_one():
+    findings = found(GLM, "columns", "differencing")
+    assert findings["column confirmed by projection"].value > 0.9
+    assert findings["column from two runs"].value > 0.99
+
+
 def test_averages_over_single_rows_hold_them_and_over_many_do_not():
     assert found(AVERAGES.format(batch=1), "inversion")["gradient inversion on averages"].value > 0.99
     assert found(AVERAGES.format(batch=64), "inversion")["gradient inversion on averages"].verdict == "within"
