@@ -30,6 +30,9 @@ NONE_NEEDED = "none needed"
 SECURE_SUM = "a secure sum over at least the policy's minimum of parties (pairwise, two_tree; plain only by policy)"
 TREE_SUM = "uniform ring elements; either tree alone says nothing"
 _POWERS = "powers of points of Curve25519: random to whoever lacks the power"
+RELAYED = "any message of this table, on its way through a relay"
+END_TO_END = "mutual TLS between the two services' own certificates, inside which the message's own protection stands"
+_TUNNELLED = ("AcceptRequest", "AcceptResponse", "ConnectRequest", "ConnectResponse")
 LABEL_PRIVACY = "noisy labels (once or per_step), charged to the label ledger before it leaves"
 
 
@@ -233,6 +236,14 @@ MANIFEST: tuple[Entry, ...] = (
     *control("alignment.v1.IntersectRequest", "open begin shuffle blinded_ids matches commit", "the party"),
     *control(
         "alignment.v1.IntersectResponse", "opened begun evaluated_ids table_slots accepted committed", "coordinator"
+    ),
+    *control("relay.v1.RegisterRequest", "version", "relay"),
+    *control("relay.v1.RegisterResponse", "connection_id", "the party that registered"),
+    *control("relay.v1.AcceptRequest", "connection_id", "relay"),
+    *control("relay.v1.ConnectRequest", "party", "relay"),
+    *(
+        derived(f"relay.v1.{message}.data", RELAYED, END_TO_END, "nobody between the two ends")
+        for message in _TUNNELLED
     ),
     *control("coordinator.v1.AnnounceRequest", "version", "coordinator"),
     *control("coordinator.v1.AnnounceResponse", "version waiting_runs", "the party"),

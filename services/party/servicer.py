@@ -50,6 +50,7 @@ from parley.services.wire.coefficient_codec import encode_coefficients
 from parley.services.wire.envelopes import packed, unpacked
 from parley.services.wire.framing import framed, reader, receive
 from parley.services.wire.receipt_codec import decode_receipt, encode_receipt
+from parley.services.wire.routes import Routes
 from parley.services.wire.version import VERSION
 from parley.spec.digests import spec_digest
 from parley.spec.parsing import parse_spec
@@ -70,8 +71,8 @@ MOST_OUTPUTS = 1 << 14
 class PartyServicer(pb_grpc.PartyServiceServicer):
     """What a coordinator may ask of this party."""
 
-    def __init__(self, config: PartyConfig) -> None:
-        self._config = config
+    def __init__(self, config: PartyConfig, routes: Routes) -> None:
+        self._config, self._routes = config, routes
         self._tables = TableStore(config.tables)
         self._offers = Offers(self._tables)
         self._store = Store(config.state)
@@ -165,7 +166,7 @@ class PartyServicer(pb_grpc.PartyServiceServicer):
             session.session_id,
             names,
             list(request.peer_addresses),
-            self._config.identity,
+            self._routes,
             session.protocol,
         )
         await self._compute(self._registered, session, request.outputs)
