@@ -1,10 +1,12 @@
 """A party's configuration and policy, read once at the start."""
 
+import math
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
 from parley.privacy.coefficients import Sharing
+from parley.privacy.dataset_ledger import DatasetTerms
 from parley.services.wire.configuration import FilePath
 from parley.services.wire.relay_line import RelayPlace
 from parley.services.wire.table_sources import TableSource
@@ -116,6 +118,22 @@ class PredictionPolicy(Section):
     """Most rows that one coordinator may ask for by id within 24 hours; whole tables are not counted."""
 
 
+class FeaturePolicy(Section):
+    """What runs may learn of this party's rows under noise (`privacy.features`), and whether they must."""
+
+    required: bool = False
+    """Whether a run that would let values of the rows leave without noise is refused."""
+    epsilon: float = Field(default=10.0, gt=0, lt=math.inf)
+    """Largest ε of any one row of a table, over all runs; noise that is drawn once is paid for once."""
+    delta: float = Field(default=1e-6, gt=0, lt=0.1)
+    """δ at which releases are composed."""
+
+    @property
+    def terms(self) -> DatasetTerms:
+        """The same, as the ledger takes it: a row that has changed is another record, and charged."""
+        return DatasetTerms(self.epsilon, self.delta, changed="charge")
+
+
 class Policy(Section):
     """What this party accepts. A run that asks for more is refused before it starts."""
 
@@ -125,6 +143,8 @@ class Policy(Section):
     """Algorithms that may run here, by name; code of others is not even imported."""
     epsilon_budget: float = Field(default=10.0, gt=0)
     """ε that all runs with local privacy together may cost one record; `.inf` allows runs without noise."""
+    features: FeaturePolicy = FeaturePolicy()
+    """Noise on this party's rows, and what it may cost over all runs."""
     aggregations: tuple[Literal["pairwise", "two_tree", "plain"], ...] = ("pairwise", "two_tree")
     """Ways of summing that hide this party's values; `plain` hides nothing."""
     aggregation: RingPolicy = RingPolicy()
