@@ -24,7 +24,7 @@ from parley.privacy.receipts import LedgerHead
 from parley.privacy.release import CoefficientGate
 from parley.privacy.session_keys import check_pin
 from parley.protocols.tensor.codec import MessageInvalid
-from parley.services.party.algorithms import party_side
+from parley.services.party.algorithms import limit_threads, party_side
 from parley.services.party.alignment import aligned_tables
 from parley.services.party.approvals import Approvals
 from parley.services.party.asked_rows import AskedRows
@@ -58,6 +58,7 @@ from parley.services.wire.coefficient_codec import encode_coefficients
 from parley.services.wire.envelopes import packed, unpacked
 from parley.services.wire.framing import framed, reader, receive
 from parley.services.wire.receipt_codec import decode_receipt, encode_receipt
+from parley.services.wire.routes import Routes
 from parley.services.wire.version import VERSION
 from parley.spec.digests import spec_digest
 from parley.spec.parsing import parse_spec
@@ -78,8 +79,8 @@ MOST_OUTPUTS = 1 << 14
 class PartyServicer(pb_grpc.PartyServiceServicer):
     """What a coordinator may ask of this party."""
 
-    def __init__(self, config: PartyConfig) -> None:
-        self._config = config
+    def __init__(self, config: PartyConfig, routes: Routes) -> None:
+        self._config, self._routes = config, routes
         self._tables = TableStore(config.tables)
         self._offers = Offers(self._tables)
         self._store = Store(config.state)
@@ -173,10 +174,10 @@ class PartyServicer(pb_grpc.PartyServiceServicer):
             session.session_id,
             names,
             list(request.peer_addresses),
-            self._config.identity,
+            self._routes,
             session.protocol,
         )
-        await self._compute(self._registered, session)
+        await self._compute(self._registered, session, request.outputs)
         await session.begin(
             keys,
             authority,
@@ -233,7 +234,8 @@ class PartyServicer(pb_grpc.PartyServiceServicer):
         self._refuse_others(request.run_id, coordinator)
         policy = self._config.policy
         found = await self._compute(coefficients_of, self._store, request.run_id, policy.algorithms)
-        return encode_coefficients(CoefficientGate(self._config.name, policy.coefficients).release(found))
+        release = CoefficientGate(self._config.name, policy.coefficients).release(found)
+        return encode_coefficients(release, request.page_token)
 
     async def CloseSession(
         self, request: pb.CloseSessionRequest, context: grpc.aio.ServicerContext
@@ -278,11 +280,11 @@ class PartyServicer(pb_grpc.PartyServiceServicer):
             session.offer = replace(session.offer, warnings=(*session.offer.warnings, *reviewed.warnings))
         return session
 
-    def _registered(self, session: Session) -> None:
+    def _registered(self, session: Session, outputs: int) -> None:
         """Write down what a session that trains will expose, and count the sums of any session."""
         policy, name = self._config.policy, session.opened.spec.table_of(session.opened.index)
         if not session.predicts:
-            reviewed = self._register.begin(_asked(session), policy)
+            reviewed = self._register.begin(_asked(session, outputs), policy)
             session.opened = replace(session.opened, salt=reviewed.salt)
         session.reads.rows.pay()
         if not session.predicts:
@@ -309,6 +311,7 @@ class PartyServicer(pb_grpc.PartyServiceServicer):
         if self._config.policy.approval == "required":
             self._approvals.require(self._config.name, digest, request.spec_yaml, coordinator)
         algorithm = party_side(spec.train.algorithm)  # imported only now that the policy accepts it
+        limit_threads(self._config.threads)
         name, trained = spec.table_of(index), None
         if request.purpose == pb.PURPOSE_PREDICT:
             name = request.table or name
@@ -423,10 +426,10 @@ class PartyServicer(pb_grpc.PartyServiceServicer):
         return await loop.run_in_executor(self._worker, functools.partial(function, *arguments))
 
 
-def _asked(session: Session) -> Asked:
+def _asked(session: Session, outputs: int = 1) -> Asked:
     covered = session.offer.coverage
     assert covered is not None  # noqa: S101 (`check_coverage` has looked)
-    return asked_of(session.opened, covered, session.reads.digests[f"table {session.opened.table.name}"])
+    return asked_of(session.opened, covered, session.reads.digests[f"table {session.opened.table.name}"], outputs)
 
 
 def _summary(offer: TableOffer, share: float) -> pb.TableSummary:

@@ -30,6 +30,7 @@ from parley.services.party.sessions import Session
 from parley.services.party.signed_keys import Vouched
 from parley.services.party.tables import TableStore
 from parley.services.wire.certificates import create_authority, issue, load_identity
+from parley.services.wire.routes import Routes
 from parley.simulation.runs import scratch_privacy
 from parley.spec.parsing import parse_spec
 
@@ -149,7 +150,8 @@ async def federation(directory, text=SPEC, pins=None, **options):
         ]
         keys = [Vouched(key, session.agreement) for key, session in zip(signed, sessions, strict=True)]
         for name, session in zip(NAMES, sessions, strict=True):
-            peers = PeerLinks("s-1", NAMES, [""] * len(NAMES), directory / name, PROTOCOL)
+            routes = Routes(directory / name, directory / "sockets")
+            peers = PeerLinks("s-1", NAMES, [""] * len(NAMES), routes, PROTOCOL)
             await session.begin(keys, identities[0].ca, [0] * len(NAMES), 2, 0, peers)
         streams = InProcessStreams(sessions, **options)
         program = program_of(spec, None)

@@ -21,12 +21,13 @@ from parley.protocols.asysqn.batches import watched_rows
 from parley.protocols.asysqn.settings import AsysqnSpec
 from parley.protocols.bambi.batches import lower_rows
 from parley.protocols.bambi.settings import BambiSpec
+from parley.protocols.glm.settings import GlmSpec
 from parley.spec.rows import divide
 
 PROJECTION, DIFFERENCING = "column confirmed by projection", "column from two runs"
 REMEDY = (
-    "write `privacy: {features: {kind: once, …}}`, or have the parties' owners set `sums_per_row` in their policies "
-    "below the number of columns"
+    "write `privacy: {features: {kind: once, …}}`, or have the parties' owners leave `sums_per_row` in their "
+    "policies at `columns`"
 )
 
 
@@ -51,6 +52,9 @@ def sums_over_rows(subject: StandIn, tape: Tape) -> tuple[NDArray[np.int64], Arr
         watched = watched_rows(subject.spec.seed, rows.trained, subject.spec.train.watch_rows)
         looks = [total[: len(watched)] for _, total in tape.asked("Evaluate")]
         return (watched, np.stack(looks, axis=1)) if looks else None
+    if isinstance(subject.spec.train, GlmSpec):
+        parts = [total.reshape(current.count, -1) for current, total in tape.rounds if current.phase == "design"]
+        return rows.trained, np.concatenate(parts)
     return None
 
 
@@ -113,7 +117,7 @@ def confirmed(sums: Array, columns: Array) -> Finding:
 
 def difference_columns(subject: StandIn) -> list[Finding]:
     """Two runs of which the second leaves out one column: does the difference of what they span give it away?"""
-    if not isinstance(subject.spec.train, BambiSpec | AsysqnSpec):
+    if not isinstance(subject.spec.train, BambiSpec | AsysqnSpec | GlmSpec):
         return []
     entry = subject.spec.parties[-1]
     names = tuple(subject.columns[entry.name])

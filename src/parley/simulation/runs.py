@@ -158,7 +158,7 @@ def simulation_of(
         line.program = program
     roles = [party.role(Begun(each, sizes, program.outputs, peers[m], secrets[m])) for m, each in enumerate(opened)]
     protected = protected_sums(spec.privacy.aggregation, len(roles)) if sums == "protected" else None
-    return Simulation(party.protocol, program, roles, protected)
+    return Simulation(party.protocol, program, roles, protected, spec.stop)
 
 
 def train_pooled(
@@ -191,7 +191,8 @@ def train_holdings(
 ) -> PooledRun:
     """The same with whatever each party holds."""
     started, read = time.perf_counter(), _Reader(labels)
-    whole = spec.model_copy(update={"checkpoint_every": 0})  # nobody will resume it
+    # nobody will resume it, but one that stops early goes back to its best checkpoint
+    whole = spec if spec.stop is not None else spec.model_copy(update={"checkpoint_every": 0})
     torch.set_num_threads(1)  # as in a party: matrices this small lose more to a second thread than they gain
     with threadpool_limits(1):
         simulation = simulation_of(whole, holdings, read, run_id=run_id, noise_key=noise_key)

@@ -78,6 +78,20 @@ def test_sums_of_linear_blocks_confirm_a_column_and_two_runs_give_one_away():
     assert findings["column from two runs"].value > 0.99
 
 
+GLM = """
+name: glm
+parties: [a, b, c]
+train: {algorithm: glm, family: logistic}
+privacy: {labels: {mechanism: once, epsilon: 1}}
+"""
+
+
+def test_mixtures_of_columns_confirm_a_guessed_one():
+    findings = found(GLM, "columns", "differencing")
+    assert findings["column confirmed by projection"].value > 0.9
+    assert findings["column from two runs"].value > 0.99
+
+
 @pytest.mark.parametrize("epsilon", [1, 4])
 def test_of_noised_rows_sums_tell_no_more_than_the_noise_allows(epsilon):
     text = f"{linear()}  features: {{kind: once, epsilon: {epsilon}, bound: 3}}\n"
