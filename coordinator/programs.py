@@ -13,6 +13,7 @@ from parley.privacy.release import Addend, OutcomeGate, Release
 from parley.protocols.protocol import CrossingProtocol
 from parley.protocols.rounds import Round
 from parley.protocols.tensor.codec import Blobs
+from parley.spec.events import RunWarning
 from parley.spec.run import RunSpec
 
 
@@ -22,6 +23,8 @@ class Report:
 
     k: int
     metrics: dict[str, float]
+    warning: RunWarning | None = None
+    """What is wrong with the run, and what to change; made from what may leave."""
 
 
 Observer = Callable[[Report], None]

@@ -4,7 +4,7 @@ Nothing here knows gRPC: the coordinator hands in an object that satisfies `RunA
 """
 
 from collections.abc import AsyncIterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from parley.spec.events import Body
@@ -132,7 +132,7 @@ class LedgerView:
 
 @dataclass(frozen=True)
 class CoefficientsView:
-    """Regularisation coefficients that a run has tuned at one party, as far as its policy shares them."""
+    """Coefficients that a run has found at one party, as far as its policy shares them."""
 
     party: str
     whole: float | None
@@ -141,6 +141,10 @@ class CoefficientsView:
     """One for each column, where the run tunes those."""
     kept: str
     """Why there are none; empty if these are all."""
+    inference: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    """By column, where the run gives them: standard error, p-value, and the ends of the 95 % interval."""
+    figures: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    """By column, other figures, by their names."""
 
 
 @dataclass(frozen=True)

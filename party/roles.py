@@ -182,7 +182,7 @@ class Coverage:
     exact: bool = True
     """Whether values leave without noise of this party's own."""
     rank: int | None = None
-    """Sums of a row that determine the span of this party's columns, where its block is linear; None where not."""
+    """Values of a row that determine the span of this party's columns, where its block is linear; None where not."""
     share: float = 1.0
     """Of the rows that the run trains on, the part that one sum is about."""
     own_batches: bool = False
@@ -208,6 +208,8 @@ class Plan:
     state: Any
     draft: Vector | None = None
     """The addend to a secure sum; None where the round only acknowledges."""
+    row_sums: int = 1
+    """Sums of each row in the draft, for the register of exposure; 0 where there are none, or they are counted."""
     participants: frozenset[int] | None = None
     """Whose addends make the sum; None for all parties."""
     release: Release[Any] | None = None

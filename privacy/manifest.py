@@ -30,6 +30,9 @@ NONE_NEEDED = "none needed"
 SECURE_SUM = "a secure sum over at least the policy's minimum of parties (pairwise, two_tree; plain only by policy)"
 TREE_SUM = "uniform ring elements; either tree alone says nothing"
 _POWERS = "powers of points of Curve25519: random to whoever lacks the power"
+RELAYED = "any message of this table, on its way through a relay"
+END_TO_END = "mutual TLS between the two services' own certificates, inside which the message's own protection stands"
+_TUNNELLED = ("AcceptRequest", "AcceptResponse", "ConnectRequest", "ConnectResponse")
 LABEL_PRIVACY = "noisy labels (once or per_step), charged to the label ledger before it leaves"
 
 
@@ -154,11 +157,14 @@ MANIFEST: tuple[Entry, ...] = (
     derived("party.v1.OpenSessionResponse.features", "the table's width", "a count", "coordinator"),
     derived("party.v1.OpenSessionResponse.warnings", "the table's columns", "sentences without values", "coordinator"),
     derived("party.v1.OpenSessionResponse.ids", "the row ids", "never sent: a party tells no ids", "nobody"),
-    derived(
-        "party.v1.TunedCoefficient.value",
-        "the party's features and the noisy labels, through its tuned model",
-        "three digits, and only if the party's policy shares its coefficients",
-        "coordinator and its clients",
+    *(
+        derived(
+            f"party.v1.TunedCoefficient.{name}",
+            "the party's features and the labels (noisy ones unless the run protects none), through its model",
+            "three digits, and only if the party's policy shares its coefficients",
+            "coordinator and its clients",
+        )
+        for name in ("value", "standard_error", "p_value", "low", "high")
     ),
     derived(
         "party.v1.TunedCoefficient.column",
@@ -166,6 +172,7 @@ MANIFEST: tuple[Entry, ...] = (
         "only if the party's policy shares coefficients by column",
         "coordinator and its clients",
     ),
+    *control("party.v1.TunedCoefficient", "figure", "coordinator and its clients"),
     *control("party.v1.GetCoefficientsRequest", "run_id page_token", "the party"),
     *control("party.v1.GetCoefficientsResponse", "coefficients kept next_page_token", "coordinator"),
     derived("party.v1.TableSummary.rows", "the table's size", "a count", "coordinator"),
@@ -230,6 +237,14 @@ MANIFEST: tuple[Entry, ...] = (
     *control(
         "alignment.v1.IntersectResponse", "opened begun evaluated_ids table_slots accepted committed", "coordinator"
     ),
+    *control("relay.v1.RegisterRequest", "version", "relay"),
+    *control("relay.v1.RegisterResponse", "connection_id", "the party that registered"),
+    *control("relay.v1.AcceptRequest", "connection_id", "relay"),
+    *control("relay.v1.ConnectRequest", "party", "relay"),
+    *(
+        derived(f"relay.v1.{message}.data", RELAYED, END_TO_END, "nobody between the two ends")
+        for message in _TUNNELLED
+    ),
     *control("coordinator.v1.AnnounceRequest", "version", "coordinator"),
     *control("coordinator.v1.AnnounceResponse", "version waiting_runs", "the party"),
     *control("party.v1.TableSummary", "name problem notice loaded_percent", "coordinator"),
@@ -282,7 +297,8 @@ MANIFEST: tuple[Entry, ...] = (
     ),
     *control(
         "run.v1.RunEvent",
-        "sequence time kind message step metrics state state_change progress evaluation privacy party data_opened",
+        "sequence time kind message step metrics state state_change progress evaluation privacy party data_opened "
+        "warning",
         "clients",
     ),
     *control("run.v1.RunTotals", "rounds bytes label_releases seconds", "clients"),
@@ -294,6 +310,9 @@ MANIFEST: tuple[Entry, ...] = (
     derived(
         "run.v1.RunParty.detail", "the table's columns, where it warns of them", "sentences without values", "clients"
     ),
+    derived("run.v1.RunWarning.topic", "losses on noisy labels", "words without values", "clients"),
+    derived("run.v1.RunWarning.finding", "losses on noisy labels", "sentences without values", "clients"),
+    *control("run.v1.RunWarning", "remedy", "clients"),
     *control("run.v1.RunData", "party alignment", "clients"),
     derived("run.v1.RunData.rows", "the table's size", "a count", "clients"),
     derived("run.v1.RunData.columns", "the table's width", "a count", "clients"),

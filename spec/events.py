@@ -146,9 +146,28 @@ class RunData:
     """The alignment that the rows are common in."""
 
 
-Body = RunStateChange | RunProgress | RunEvaluation | RunPrivacy | RunParty | RunData
+@dataclass(frozen=True)
+class RunWarning:
+    """The run goes on, but not as it should."""
+
+    kind: ClassVar[str] = "warning"
+    metrics: ClassVar[Metrics] = {}
+    topic: str
+    """What is wrong, in a few words."""
+    finding: str
+    """What was seen, as a sentence without figures."""
+    remedy: str
+    """What to change, by the names of a spec."""
+
+    @property
+    def sentence(self) -> str:
+        """For people."""
+        return f"{self.finding}: {self.remedy}"
+
+
+Body = RunStateChange | RunProgress | RunEvaluation | RunPrivacy | RunParty | RunData | RunWarning
 BODIES: Mapping[str, type[Any]] = {
-    body.kind: body for body in (RunStateChange, RunProgress, RunEvaluation, RunPrivacy, RunParty, RunData)
+    body.kind: body for body in (RunStateChange, RunProgress, RunEvaluation, RunPrivacy, RunParty, RunData, RunWarning)
 }
 """Bodies by kind."""
 

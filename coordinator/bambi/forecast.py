@@ -37,6 +37,8 @@ def _steps(train: BambiSpec, sets: RowSets, outputs: int, size: int) -> list[Tri
     lower = outputs * min(train.lower.batch or len(sets.lower), len(sets.lower))
     upper = outputs * min(train.upper.batch or len(sets.upper), len(sets.upper))
     steps, iterations = train.lower, train.upper.steps
+    if train.problem == "joint":
+        return [Trips(iterations, size * upper, upper)]
     trips = []
     # Outside the iterations nothing is perturbed.
     for times, length, paths in (

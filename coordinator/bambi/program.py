@@ -7,9 +7,11 @@ from typing import Any
 import numpy as np
 from google.protobuf.message import Message
 
-import parley.coordinator.bambi.rounds as bambi
+from parley.coordinator.bambi.course import Course
 from parley.coordinator.bambi.forecast import forecast
 from parley.coordinator.bambi.local_rounds import LocalPlan, LocalRounds, Pace
+from parley.coordinator.bambi.problem import Plan, Problem
+from parley.coordinator.bambi.rounds import BilevelRounds
 from parley.coordinator.forecasts import Forecast
 from parley.coordinator.labels import LabelAccess, ReleasePlan, check_rows
 from parley.coordinator.programs import CommonRows, CoordinatorAlgorithm, Observer, Predictor
@@ -49,14 +51,22 @@ class BambiProgram(BambiForm):
 
     finish = Round(None, Finish())
 
-    def __init__(self, problem: bambi.Problem, gate: OutcomeGate) -> None:
+    def __init__(self, problem: Problem, gate: OutcomeGate) -> None:
         """`gate` lets outcomes pass whose label releases the ledger covers."""
         super().__init__(problem.outputs)
-        self._problem, self.gate = problem, gate
+        self.gate, self._rounds = gate, BilevelRounds(problem)
 
     def rounds(self, done: int, observe: Observer) -> Generator[Round, Vector, None]:
         """Every round of the run."""
-        return bambi.rounds(self._problem, done, observe)
+        return self._rounds.rounds(done, observe)
+
+    def kept(self) -> bytes:
+        """How the run is going."""
+        return self._rounds.course.encoded()
+
+    def restore(self, content: bytes) -> None:
+        """Go on as it was kept."""
+        self._rounds.course = Course.decoded(content)
 
 
 class LocalProgram(BambiForm):
@@ -64,7 +74,7 @@ class LocalProgram(BambiForm):
 
     finish = Round(None, Finish())
 
-    def __init__(self, problem: bambi.Problem, gate: OutcomeGate) -> None:
+    def __init__(self, problem: Problem, gate: OutcomeGate) -> None:
         super().__init__(problem.outputs)
         self.gate, self._rounds = gate, LocalRounds(problem)
 
@@ -87,10 +97,10 @@ def program(spec: RunSpec, access: LabelAccess) -> BambiProgram | LocalProgram:
     labels = access.load(settings.loss)
     rows = divide(spec.split, len(labels), stream(spec.seed, "split"))
     local = settings.hypergradient == "local"
-    plan = (LocalPlan if local else bambi.Plan)(settings, rows, spec.seed)
+    plan = (LocalPlan if local else Plan)(settings, rows, spec.seed)
     loss, outputs = loss_of(settings, labels)
     gate = access.gate(labels, loss, ReleasePlan(plan.released_rows, plan.releases, np.union1d(rows.lower, rows.upper)))
-    problem = bambi.Problem(
+    problem = Problem(
         plan,
         gate.loss,
         gate,

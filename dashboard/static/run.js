@@ -141,12 +141,17 @@ export async function run(main, leaving, id) {
   async function showCoefficients() {
     const found = await ask(`${path}/coefficients`);
     tuned.hidden = !found.length;
-    update(tuned, el("h2", {}, "Tuned coefficients"), table([["Party", ""], ["Column", ""], ["Coefficient", "number"]],
+    const inferred = found.some((party) => Object.keys(party.inference).length);
+    const told = (known) => !inferred ? [] : known
+      ? [number(known.standard_error), number(known.p_value), `${number(known.low)} to ${number(known.high)}`] : ["–", "–", "–"];
+    const heads = [["Party", ""], ["Column", ""], ["Coefficient", "number"],
+      ...(inferred ? [["Standard error", "number"], ["p", "number"], ["95 % interval", "number"]] : [])];
+    update(tuned, el("h2", {}, "Coefficients"), table(heads,
       found.flatMap((party) => [
-        ...(party.whole === null ? [] : [[party.party, "all columns", number(party.whole)]]),
-        ...Object.entries(party.columns).map(([column, value]) => [party.party, column, number(value)]),
-        ...(party.kept ? [[party.party, el("span", { class: "soft" }, party.kept), "–"]] : []),
-      ]), "Tuned coefficients"));
+        ...(party.whole === null ? [] : [[party.party, "all columns", number(party.whole), ...told()]]),
+        ...Object.entries(party.columns).map(([column, value]) => [party.party, column, number(value), ...told(party.inference[column])]),
+        ...(party.kept ? [[party.party, el("span", { class: "soft" }, party.kept), "–", ...told()]] : []),
+      ]), "Coefficients"));
   }
 
   function note(event) {

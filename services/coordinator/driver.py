@@ -331,6 +331,9 @@ class RunDriver:
     async def _flush(self) -> None:
         """Write what the label holder may see: evaluations always, progress now and then."""
         evaluated = any(map(is_evaluation, self._reports))
+        for report in self._reports:
+            if report.warning is not None:
+                await self._note(report.warning, report.warning.sentence, at=report.k)
         self._collect()
         if evaluated or (self._figures and time.monotonic() - self._written >= PROGRESS_SECONDS):
             await self._write_figures()

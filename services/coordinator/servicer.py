@@ -227,7 +227,7 @@ class PartiesServicer(parties_grpc.CoordinatorServiceServicer):
         """Note that a party has come up."""
         name = caller_of(context).name
         self._fleet.address(name)
-        await self._fleet.arrived(name)
+        self._fleet.arrived(name)
         waiting = await self._registry.waiting(name)
         return parties_pb.AnnounceResponse(version=VERSION, waiting_runs=waiting)
 

@@ -46,6 +46,7 @@ from parley.services.coordinator.results import coefficients_of
 from parley.services.coordinator.runs import RunSupervisor
 from parley.services.coordinator.web_server import PageServer
 from parley.services.wire import metrics
+from parley.services.wire.coefficient_codec import figures_of, inference_of
 from parley.services.wire.configuration import ConfigInvalid
 from parley.services.wire.refusals import find
 from parley.services.wire.transport import PortTaken
@@ -353,8 +354,10 @@ def _run(record: RunRecord) -> RunView:
 
 def _coefficients(found: PartyCoefficients) -> CoefficientsView:
     whole = next((one.value for one in found.coefficients if not one.column), None)
-    columns = {one.column: one.value for one in found.coefficients if one.column}
-    return CoefficientsView(found.party, whole, columns, found.kept)
+    columns = {one.column: one.value for one in found.coefficients if one.column and not one.figure}
+    return CoefficientsView(
+        found.party, whole, columns, found.kept, inference_of(found.coefficients), figures_of(found.coefficients)
+    )
 
 
 def _event(event: EventRecord) -> EventView:

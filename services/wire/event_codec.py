@@ -14,6 +14,7 @@ from parley.spec.events import (
     RunProgress,
     RunStateChange,
     RunTotals,
+    RunWarning,
 )
 
 _CHANGES = {
@@ -61,6 +62,8 @@ def set_body(event: pb.RunEvent, body: Body | None) -> None:
             event.party.CopyFrom(pb.RunParty(**{**asdict(body), "change": _CHANGES[body.change]}))
         case RunData():
             event.data_opened.CopyFrom(pb.RunData(**asdict(body)))
+        case RunWarning():
+            event.warning.CopyFrom(pb.RunWarning(**asdict(body)))
 
 
 def body_of(event: pb.RunEvent) -> Body | None:
@@ -90,6 +93,8 @@ def body_of(event: pb.RunEvent) -> Body | None:
             return RunParty(**{**party, "change": _CHANGE_NAMES[event.party.change]})
         case "data_opened":
             return RunData(**_fields(event.data_opened))
+        case "warning":
+            return RunWarning(**_fields(event.warning))
     return None
 
 

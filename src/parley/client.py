@@ -13,10 +13,12 @@ from numpy.typing import NDArray
 
 from parley.contracts.alignment.v1 import alignment_service_pb2
 from parley.contracts.ledger.v1 import ledger_pb2
+from parley.contracts.party.v1 import party_service_pb2
 from parley.contracts.run.v1 import run_pb2, run_service_pb2, run_service_pb2_grpc
 from parley.links import Forecast
 from parley.protocols.tensor.codec import decode_tensor
 from parley.services.wire.certificates import load_identity
+from parley.services.wire.coefficient_codec import figures_of, inference_of
 from parley.services.wire.pages import text_pages
 from parley.services.wire.refusals import reason_of
 from parley.services.wire.transport import channel_credentials, channel_options
@@ -62,7 +64,7 @@ class Prediction:
 
 @dataclass(frozen=True)
 class TunedCoefficients:
-    """Regularisation coefficients that a run has tuned at one party, as far as the party's policy shares them."""
+    """Coefficients that a run has found at one party, as far as its policy shares them."""
 
     whole: float | None
     """One for all of the party's columns, where the run tunes one."""
@@ -70,6 +72,10 @@ class TunedCoefficients:
     """One for each column, where the run tunes those."""
     kept: str
     """Why there are none; empty if these are all."""
+    inference: dict[str, dict[str, float]] = field(default_factory=dict)
+    """By column, where the run gives them: `standard_error`, `p_value`, and `low` and `high` of the 95 % interval."""
+    figures: dict[str, dict[str, float]] = field(default_factory=dict)
+    """By column, other figures that a run which explores has found, by their names."""
 
 
 @dataclass(frozen=True)
@@ -248,15 +254,13 @@ class Run:
         return Prediction(names, np.concatenate(pages) if pages else np.empty((0, len(classes))), classes)
 
     def coefficients(self) -> dict[str, TunedCoefficients]:
-        """Regularisation coefficients that the run has tuned, by party; empty if it tunes none."""
-        found: dict[str, TunedCoefficients] = {}
+        """Coefficients that the run has found, by party; empty if its algorithm tells none."""
+        found: dict[str, tuple[list[party_service_pb2.TunedCoefficient], str]] = {}
         request = run_service_pb2.GetCoefficientsRequest(run_id=self.run_id)
         for page in self._federation.pages("GetCoefficients", request):
             for each in page.parties:
-                of_page = {one.column: one.value for one in each.coefficients}
-                known = found.setdefault(each.party, TunedCoefficients(of_page.pop("", None), {}, each.kept))
-                known.columns.update(of_page)
-        return found
+                found.setdefault(each.party, ([], each.kept))[0].extend(each.coefficients)
+        return {party: _coefficients(listed, kept) for party, (listed, kept) in found.items()}
 
     def ledger(self) -> Ledger:
         """What was released about labels."""
@@ -447,3 +451,13 @@ def _no_blobs() -> Any:
     from collections import deque
 
     return deque()
+
+
+def _coefficients(listed: list[party_service_pb2.TunedCoefficient], kept: str) -> TunedCoefficients:
+    return TunedCoefficients(
+        next((one.value for one in listed if not one.column), None),
+        {one.column: one.value for one in listed if one.column and not one.figure},
+        kept,
+        inference_of(listed),
+        figures_of(listed),
+    )

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
@@ -50,6 +50,12 @@ class LocalFederation:
     """Further fields of the coordinator's configuration."""
     party_options: Mapping[str, Any] = field(default_factory=dict)
     """Further fields of every party's configuration."""
+    outbound: Collection[str] = ()
+    """Parties that listen nowhere: they dial the coordinator, or the relay where there is one."""
+    relay_options: Mapping[str, Any] | None = None
+    """Runs a relay by itself, `relay`, with these further fields of its configuration; None runs none."""
+    wrappers: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    """Commands that single services are started by, by name, such as `env NAME=value`."""
     modules: Mapping[str, str] = field(default_factory=dict)
     """Python modules to run in place of a service's own, by name."""
     ready_seconds: float = READY_SECONDS
@@ -60,7 +66,7 @@ class LocalFederation:
     def __enter__(self) -> Self:
         self.write()
         try:
-            for name in [*self.tables, "coordinator"]:
+            for name in self.services:
                 self.start(name)
             for name in self.processes:
                 self.wait_until_ready(name)
@@ -68,6 +74,11 @@ class LocalFederation:
             self.stop()
             raise
         return self
+
+    @property
+    def services(self) -> list[str]:
+        """Every service, in the order in which they start."""
+        return [*self.tables, "coordinator", *(["relay"] if self.relay_options is not None else [])]
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -78,6 +89,8 @@ class LocalFederation:
         """Make certificates and configuration files."""
         self.directory.mkdir(parents=True, exist_ok=True)
         names = dict.fromkeys(self.tables, "party") | {"coordinator": "coordinator", "client": "client"}
+        if self.relay_options is not None:
+            names["relay"] = "relay"
         authority = self.directory / "certificates" / "authority"
         if not (authority / "ca.pem").exists():
             create_authority(authority, "local-authority")
@@ -86,7 +99,10 @@ class LocalFederation:
         self.addresses = {name: f"127.0.0.1:{port}" for name, port in zip(names, _free_ports(len(names)), strict=True)}
         for name, tables in self.tables.items():
             self._write(name, self._party(name, tables))
-        parties = {name: {"address": self.addresses[name]} for name in self.tables}
+        if self.relay_options is not None:
+            relay = {name: value for name, value in self._service("relay").items() if name != "state"}
+            self._write("relay", relay | dict(self.relay_options))
+        parties = {name: self._way_to(name) for name in self.tables}
         self._write(
             "coordinator",
             self._service("coordinator")
@@ -98,10 +114,15 @@ class LocalFederation:
         """Start one service."""
         ready = self.directory / f"{name}.ready"
         ready.unlink(missing_ok=True)
-        module = self.modules.get(
-            name, "parley.services.coordinator" if name == "coordinator" else "parley.services.party"
-        )
-        command = [sys.executable, "-m", module, "--config", str(self.directory / f"{name}.yaml")]
+        module = self.modules.get(name, self.module_of(name))
+        command = [
+            *self.wrappers.get(name, ()),
+            sys.executable,
+            "-m",
+            module,
+            "--config",
+            str(self.directory / f"{name}.yaml"),
+        ]
         environment = {"OMP_NUM_THREADS": "1", **os.environ}
         # An interrupt in the middle would leave a process that nobody knows of.
         with (self.directory / f"{name}.log").open("ab") as log, _uninterrupted():
@@ -111,6 +132,11 @@ class LocalFederation:
                 stderr=log,
                 env=environment,
             )
+
+    @staticmethod
+    def module_of(name: str) -> str:
+        """The module that runs a service."""
+        return f"parley.services.{name if name in ('coordinator', 'relay') else 'party'}"
 
     def wait_until_ready(self, name: str) -> None:
         """Wait until a service listens."""
@@ -153,6 +179,20 @@ class LocalFederation:
                 process.kill()
                 process.wait()
 
+    def _way_to(self, name: str) -> dict[str, Any]:
+        """How the coordinator reaches a party."""
+        if name not in self.outbound:
+            return {"address": self.addresses[name]}
+        if self.relay_options is None:
+            return {"connects": True}
+        return {"relay": {"name": "relay", "address": self.addresses["relay"]}}
+
+    def _dialling(self, service: dict[str, Any]) -> dict[str, Any]:
+        """The fields of a party that dials out."""
+        relay = {} if self.relay_options is None else {"relay": "relay"}
+        fields = {name: value for name, value in service.items() if name != "listen"}
+        return fields | relay | {"connect": self.addresses["relay" if relay else "coordinator"]}
+
     def _service(self, name: str) -> dict[str, Any]:
         return {
             "name": name,
@@ -162,7 +202,8 @@ class LocalFederation:
         }
 
     def _party(self, name: str, tables: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
-        return self._service(name) | {
+        service = self._service(name)
+        return (self._dialling(service) if name in self.outbound else service) | {
             "coordinator": {"name": "coordinator", "address": self.addresses["coordinator"]},
             "tables": _absolute(tables),
             "policy": {
@@ -171,6 +212,8 @@ class LocalFederation:
                 # Whoever runs all parties sees all tables anyway, and tries the same rows with this one and that.
                 "minimum_parties": min(2, len(self.tables)),
                 "differencing": "allow",
+                "sums_per_row": "unbounded",
+                "mixing": "allow",
                 **self.policy,
                 **self.policies.get(name, {}),
             },
