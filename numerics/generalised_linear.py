@@ -80,13 +80,13 @@ class Classes:
 
     def variance(self, eta: Array) -> Array:
         """μ(1−μ), and never 0: it is divided by."""
-        return np.maximum(self.mean(eta) * self.mean(-eta), np.finfo(np.float64).tiny)
+        return np.asarray(np.maximum(self.mean(eta) * self.mean(-eta), np.finfo(np.float64).tiny))
 
     def losses(self, eta: Array, y: Array) -> Array:
         """Cross-entropy."""
         if not self.flip:
-            return np.logaddexp(0.0, eta) - y * eta
-        return -xlogy(y, self.mean(eta)) - xlogy(1 - y, self.mean(-eta))
+            return np.asarray(np.logaddexp(0.0, eta) - y * eta)
+        return np.asarray(-xlogy(y, self.mean(eta)) - xlogy(1 - y, self.mean(-eta)))
 
     def deviance(self, eta: Array, y: Array) -> float:
         """Twice the cross-entropy: of single rows, the largest model has none."""
@@ -127,7 +127,7 @@ class Numbers:
         if self.power == 0:
             return np.asarray(0.5 * (y - eta) ** 2)
         if self.power == 1:
-            return np.exp(eta) - y * eta
+            return np.asarray(np.exp(eta) - y * eta)
         if self.power == 2:
             return y * np.exp(-eta) + eta
         p = self.power

@@ -29,6 +29,8 @@ CROSSINGS: tuple[Entry, ...] = (
     ),
     *control("glm.v1.Instruction", "round phase first count freedom k", "all parties"),
     *control("glm.v1.Contribution", "round", "coordinator"),
+    *control("party.v1.ExchangeRequest", "glm", "all parties"),
+    *control("party.v1.ExchangeResponse", "glm", "coordinator"),
 )
 
 
