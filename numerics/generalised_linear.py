@@ -26,6 +26,9 @@ STEPS = 200
 SHORTEST = 2.0**-30
 CONVERGED = 1e-20
 """Newton decrement at which a fit has ended: coefficients are then right to about its root."""
+STALLED = 1e-12
+"""A decrement below this that makes the loss no smaller is the rounding of the loss."""
+ROUNDING = 1e-15
 SEPARATED = 1e-7
 """A mean loss of classes below this means that a plane tells them apart."""
 LEVEL = 0.95
@@ -201,13 +204,16 @@ def fit(z: Array, y: Array, family: Family, penalty: Quadratic | None = None, st
         hessian = (z.T * (slope**2 / variance)) @ z / rows + none.matrix
         step = np.linalg.lstsq(hessian, score, rcond=1e-14)[0]
         decrement = float(score @ step)
+        before = value
         beta, value = _along(z, y, family, none, beta, step, value)
         if isinstance(family, Classes) and penalty is None and value < SEPARATED:
             raise NoSolution(
                 "the columns tell the two classes apart perfectly, so that no finite coefficients are best: take a "
                 "`penalty`, or leave out the column that knows the label"
             )
-        if decrement <= CONVERGED * max(1.0, abs(value)):
+        scale = max(1.0, abs(value))
+        stalled = before - value <= ROUNDING * scale and decrement <= STALLED * scale
+        if stalled or decrement <= CONVERGED * scale:
             return _fitted(z, y, family, beta)
     raise NoSolution(f"the coefficients did not settle in {STEPS} steps: scale the columns, or take a `penalty`")
 
