@@ -1,14 +1,14 @@
 """What a session needs of an algorithm at a party, and what an algorithm is given there. No network, no files."""
 
+from __future__ import annotations
+
 from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
 
 import numpy as np
-import torch
 from google.protobuf.message import Message
 from numpy.typing import NDArray
-from torch import Tensor
 
 from parley.numerics.arrays import Vector
 from parley.party.peers import Peers
@@ -24,7 +24,10 @@ from parley.spec.run import RunSpec
 from parley.tables.errors import RowsDiffer
 from parley.tables.loading import Labels, Table
 
-SavedModel = Mapping[str, Tensor]
+if TYPE_CHECKING:
+    from torch import Tensor
+
+SavedModel = Mapping[str, "Tensor"]
 """A model as a party saved it, by named tensors."""
 
 
@@ -179,7 +182,7 @@ class Coverage:
     exact: bool = True
     """Whether values leave without noise of this party's own."""
     rank: int | None = None
-    """Sums of a row that determine the span of this party's columns, where its block is linear; None where not."""
+    """Values of a row that determine the span of this party's columns, where its block is linear; None where not."""
     share: float = 1.0
     """Of the rows that the run trains on, the part that one sum is about."""
     own_batches: bool = False
@@ -344,4 +347,6 @@ class PartyAlgorithm:
 
 def scalar(value: int) -> Tensor:
     """A count as a tensor, for a file of tensors."""
+    import torch
+
     return torch.tensor(value, dtype=torch.int64)

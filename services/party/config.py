@@ -1,11 +1,14 @@
 """A party's configuration and policy, read once at the start."""
 
+import math
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
 from parley.privacy.coefficients import Sharing
+from parley.privacy.dataset_ledger import DatasetTerms
 from parley.services.wire.configuration import FilePath
+from parley.services.wire.relay_line import RelayPlace
 from parley.services.wire.table_sources import TableSource
 from parley.spec.algorithms import installed_names
 from parley.spec.nearest import did_you_mean
@@ -115,6 +118,22 @@ class PredictionPolicy(Section):
     """Most rows that one coordinator may ask for by id within 24 hours; whole tables are not counted."""
 
 
+class FeaturePolicy(Section):
+    """What runs may learn of this party's rows under noise (`privacy.features`), and whether they must."""
+
+    required: bool = False
+    """Whether a run that would let values of the rows leave without noise is refused."""
+    epsilon: float = Field(default=10.0, gt=0, lt=math.inf)
+    """Largest ε of any one row of a table, over all runs; noise that is drawn once is paid for once."""
+    delta: float = Field(default=1e-6, gt=0, lt=0.1)
+    """δ at which releases are composed."""
+
+    @property
+    def terms(self) -> DatasetTerms:
+        """The same, as the ledger takes it: a row that has changed is another record, and charged."""
+        return DatasetTerms(self.epsilon, self.delta, changed="charge")
+
+
 class Policy(Section):
     """What this party accepts. A run that asks for more is refused before it starts."""
 
@@ -124,6 +143,8 @@ class Policy(Section):
     """Algorithms that may run here, by name; code of others is not even imported."""
     epsilon_budget: float = Field(default=10.0, gt=0)
     """ε that all runs with local privacy together may cost one record; `.inf` allows runs without noise."""
+    features: FeaturePolicy = FeaturePolicy()
+    """Noise on this party's rows, and what it may cost over all runs."""
     aggregations: tuple[Literal["pairwise", "two_tree", "plain"], ...] = ("pairwise", "two_tree")
     """Ways of summing that hide this party's values; `plain` hides nothing."""
     aggregation: RingPolicy = RingPolicy()
@@ -146,11 +167,15 @@ class Policy(Section):
     """Of an algorithm: tables whose sums it may see without noise of this party's own; all open ones if left out."""
     runs_per_view: int = Field(default=500, ge=1)
     """Most runs that one view of a table (or the whole of it) ever serves."""
-    sums_per_row: int | None = Field(default=None, ge=1)
-    """Most exact sums of one row under one view, over all runs; null sets no bound, and runs warn instead."""
+    sums_per_row: Annotated[int, Field(ge=1)] | Literal["columns", "unbounded"] = "columns"
+    """Most exact sums of one row under one view, over all runs. `columns`: of a linear block fewer than tell the span
+    of its columns, of others any number; `unbounded`: runs warn instead."""
     differencing: Literal["refuse", "salt", "allow"] = "refuse"
     """What becomes of a run whose sums could be subtracted from those of an earlier one: refused, or made with other
     batches where that helps, or allowed."""
+    mixing: Literal["refuse", "allow"] = "refuse"
+    """What becomes of a run without noise of this party's own over rows that runs with a finite ε have used, or of one
+    with noise over rows that have left without: together their ε is infinite."""
     model_imports: tuple[Annotated[str, Field(pattern=r"^[\w.]+:\w+$")], ...] = ()
     """`package.module:function` names that may be imported as models."""
     changed_data: Literal["refuse", "restart"] = "refuse"
@@ -183,6 +208,12 @@ class Policy(Section):
         """The columns that a spec's choice means; None for all of them."""
         return columns if view is None else self.views[table][view]
 
+    def most_sums(self, rank: int | None) -> int | None:
+        """Most exact sums of a row of a view, where `rank` of them tell the span of its columns; None if unbounded."""
+        if self.sums_per_row == "columns":
+            return None if rank is None else rank - 1
+        return None if self.sums_per_row == "unbounded" else self.sums_per_row
+
     @field_validator("algorithms")
     @classmethod
     def _known(cls, value: tuple[str, ...]) -> tuple[str, ...]:
@@ -210,6 +241,11 @@ class PartyConfig(Section):
     """This party; must be what its certificate says."""
     listen: str = "127.0.0.1:0"
     """host:port to serve on; port 0 takes a free one."""
+    connect: str | None = None
+    """host:port of the coordinator (or of `relay`), which this party dials in place of listening: everything that
+    others send to it comes inside the connection that it keeps open."""
+    relay: str | None = None
+    """The relay at `connect`, as its certificate names it; the coordinator's own if left out."""
     identity: FilePath
     """Directory with the certificate, the key and the authority."""
     state: FilePath
@@ -217,7 +253,7 @@ class PartyConfig(Section):
     database: str | None = None
     """SQLAlchemy URL; a SQLite file in `state` if left out."""
     coordinator: Coordinator | None = None
-    """Whom to tell when this party comes up."""
+    """Whom to tell when this party comes up; with `connect`, whoever is there and whom `policy` names if left out."""
     tables: dict[str, TableConfig]
     """Tables by name."""
     policy: Policy
@@ -226,6 +262,41 @@ class PartyConfig(Section):
     """host:port for Prometheus; plain HTTP on loopback, elsewhere TLS with a client certificate; none if left out."""
     threads: int = Field(default=1, ge=1, le=256)
     """Threads of torch."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _coordinator_at_connect(cls, value: Any) -> Any:
+        """Who is at `connect` need not be written twice."""
+        if isinstance(value, dict) and value.get("connect") and not (value.get("relay") or value.get("coordinator")):
+            policy = value.get("policy")
+            names = policy.get("coordinators") if isinstance(policy, dict) else None
+            if isinstance(names, list | tuple) and len(names) == 1:
+                return value | {"coordinator": {"name": names[0], "address": value["connect"]}}
+        return value
+
+    @model_validator(mode="after")
+    def _listens_or_connects(self) -> Self:
+        if self.connect is None and self.relay is not None:
+            raise ValueError("`relay` names who is at `connect`: add `connect: host:port`, or take it out")
+        if self.connect is not None and "listen" in self.model_fields_set:
+            raise ValueError("`listen` and `connect` exclude each other: keep `connect` where nobody can dial in")
+        if self.connect is not None and self.relay is None and self.coordinator is None:
+            raise ValueError(
+                "`policy.coordinators` names several: write which of them is at `connect`, as "
+                "`coordinator: {name: ..., address: ...}`"
+            )
+        return self
+
+    @property
+    def relays(self) -> list[RelayPlace]:
+        """The relays that this party knows: first the one that it dials, if it does, then its coordinator's."""
+        found = []
+        if self.connect is not None and self.relay is not None:
+            found.append(RelayPlace("relay", self.relay, self.connect))
+        if self.coordinator is not None:
+            address = self.coordinator.address if self.connect is None or self.relay else self.connect
+            found.append(RelayPlace("coordinator", self.coordinator.name, address))
+        return found
 
     @model_validator(mode="after")
     def _opens_own_tables(self) -> Self:

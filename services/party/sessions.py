@@ -352,9 +352,8 @@ class Session:
         begun = self._begun
         async with self._turn:
             await self._count_release()
-        if begun is None or begun.can.prefetching is None:
-            return
-        async with self._turn:
+            if begun is None or begun.can.prefetching is None:
+                return
             if begun.can.prefetching.can_prefetch(begun.state):
                 begun.state = await self._work.do("prefetch", begun.can.prefetching.prefetch, begun.state)
 
@@ -398,7 +397,8 @@ class Session:
         for k in (plan.earlier_checkpoint, plan.checkpoint):
             if k is not None:
                 tensors = can.role.tensors(plan.state) | {"k": scalar(k)}
-                await self._compute(self.store.save_checkpoint, self.run_id, k, tensors)
+                keep = self.opened.spec.kept_checkpoints
+                await self._compute(self.store.save_checkpoint, self.run_id, k, tensors, keep)
         if plan.finished:
             await self._compute(self.store.save_model, self.run_id, can.role.model_tensors(plan.state))
             if can.reporting is not None:
