@@ -115,7 +115,7 @@ class OuterSpec(Section):
 
 
 class HgpSpec(AlgorithmSettings):
-    """Decentralised bilevel learning: rows, labels, λ and hyper-gradients stay with each party."""
+    """Decentralised bilevel learning: rows, labels, λ and hyper-gradients are not sent, models go to neighbours."""
 
     layout: ClassVar[Layout] = "horizontal"
     sends_clear_values: ClassVar[bool] = True

@@ -228,8 +228,8 @@ def _check_mixing(connection: sa.Connection, entries: Iterable[Exposure], asked:
         before = "with a finite ε" if new.exact else "without noise"
         raise ExposureRefused(
             f"a run {what} over rows of table {new.table} that run {old.run_id} has used {before}: together they "
-            "have no ε, and an exact release counts as infinite. Keep tables for the one and for the other apart, or let "
-            "the owner set `mixing` in the policy"
+            "have no ε, and an exact release counts as infinite. Keep tables for the one and for the other apart, or "
+            "let the owner set `mixing` in the policy"
         )
 
 
