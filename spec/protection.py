@@ -102,6 +102,9 @@ class LabelPrivacySpec(Section):
     """`once` draws one noisy label per record, for all runs; `per_step` draws for each release; `off` draws none."""
     epsilon: float = Field(default=3.0, gt=0, le=100)
     """ε of all runs at this ε together (`once`), or of one release (`per_step`)."""
+    kind: Literal["auto", "randomised_response", "unary_encoding", "laplace"] = "auto"
+    """What is drawn: a class, a bit for each class, or (`per_step` only) Laplace noise on the target row. With `once`,
+    `auto` takes the first or the second by their variance; with `per_step`, the paper's `laplace`."""
     delta: float = Field(default=1e-6, gt=0, lt=0.1)
     """δ at which reports convert per-step charges."""
     budget: float | None = Field(default=None, gt=0)
@@ -123,6 +126,27 @@ class LabelPrivacySpec(Section):
         elif not real and self.bins is not None:
             raise ValueError("labels.bins are for a regression's labels, and this loss has classes: leave them out")
 
+    @model_validator(mode="after")
+    def _kind_fits(self) -> Self:
+        if self.mechanism == "once" and self.kind == "laplace":
+            raise ValueError("labels.kind laplace is for `mechanism: per_step`: once, draw classes or bits")
+        if self.mechanism == "off" and self.kind != "auto":
+            raise ValueError("labels.mechanism is off, so nothing is drawn: leave `kind` out")
+        return self
+
+
+class FeaturePrivacySpec(Section):
+    """Differential privacy of each party's own rows, towards everybody else."""
+
+    kind: Literal["once", "none"] = "none"
+    """`once` noises each row one time, before anything is computed from it, for all runs; `none` noises none."""
+    epsilon: float = Field(default=8.0, gt=0, le=30)
+    """ε of one row of one party, for all runs at these settings together."""
+    delta: float = Field(default=1e-6, gt=0, lt=0.1)
+    """δ that belongs to it."""
+    bound: float = Field(default=1.0, gt=0, allow_inf_nan=False)
+    """R: a row (preprocessed, the columns of its view) that is longer is shortened to this Euclidean norm."""
+
 
 class ProtectionSpec(Section):
     """Protection of what crosses. The defaults are private."""
@@ -131,6 +155,8 @@ class ProtectionSpec(Section):
     """Towards the coordinator."""
     labels: LabelPrivacySpec = LabelPrivacySpec()
     """Towards the parties."""
+    features: FeaturePrivacySpec = FeaturePrivacySpec()
+    """Towards everybody."""
 
     def check(self, *, parties: int) -> None:
         """Refuse settings that cannot protect a run of so many parties."""

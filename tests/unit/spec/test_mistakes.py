@@ -68,7 +68,8 @@ def test_a_field_in_the_wrong_section_is_told_where_it_belongs():
 
 def test_a_field_like_no_other_is_told_with_those_that_there_are():
     problem = only(("    solver: newton", "    xyzzy: 1"))
-    assert "no such field; there are solver, steps, batch, optimiser, warmup_steps, final_steps" in problem.message
+    names = "solver, steps, batch, optimiser, averaging, warmup_steps, final_steps"
+    assert f"no such field; there are {names}" in problem.message
 
 
 @pytest.mark.parametrize(
