@@ -25,13 +25,13 @@ export function compare(main, leaving, ids) {
     const { runs, settings } = await ask(`/api/compare?${new URLSearchParams(ids.map((id) => ["run", id]))}`);
     const line = (name, value) => [name, ...runs.map(value)];
     const measured = [...new Set(runs.flatMap((run) => Object.keys(run.metrics)))].filter((name) => name !== "bytes" && name !== "seconds");
-    const columns = [["", ""], ...runs.map((run) => [el("a", { href: `#/run/${encodeURIComponent(run.run_id)}` }, run.run_id), "number"])];
+    const columns = () => [["", ""], ...runs.map((run) => [el("a", { href: `#/run/${encodeURIComponent(run.run_id)}` }, run.run_id), "number"])];
     update(place, el("h2", {}, "Settings that differ"),
       Object.keys(settings).length
-        ? table(columns, Object.entries(settings).map(([name, values]) => [el("code", {}, name), ...values.map(shown)]), "Settings that differ")
+        ? table(columns(), Object.entries(settings).map(([name, values]) => [el("code", {}, name), ...values.map(shown)]), "Settings that differ")
         : el("p", { class: "empty" }, "The specs are the same"),
       el("h2", {}, "Results"),
-      table(columns, [
+      table(columns(), [
         line("state", (run) => chip(run.state)), line("step", (run) => `${number(run.step)} of ${number(run.steps)}`),
         line("started", (run) => day(run.created)), line("bytes", (run) => bytes(run.metrics.bytes)), line("time", (run) => duration(run.metrics.seconds)),
         ...measured.map((name) => line(name, (run) => number(run.metrics[name]))),

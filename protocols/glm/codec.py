@@ -4,7 +4,6 @@ import math
 from collections import deque
 
 from parley.contracts.glm.v1 import glm_pb2 as pb
-
 from parley.privacy.release import Addend, Release
 from parley.protocols.aggregation.codec import decode_addend, encode_addend, enum_codes, named
 from parley.protocols.glm.crossings import CROSSINGS, statements
@@ -66,4 +65,6 @@ def decode_contribution(message: pb.Contribution, blobs: Blobs, release: Release
     return decode_addend(message.sum, blobs) if message.HasField("sum") else None
 
 
-PROTOCOL = CrossingProtocol("glm", GlmSpec, pb.Instruction, pb.Contribution, decode_instruction, CROSSINGS, statements)
+PROTOCOL = CrossingProtocol(
+    "glm", GlmSpec, pb.Instruction, pb.Contribution, decode_instruction, CROSSINGS, statements, body="glm"
+)

@@ -8,9 +8,8 @@ import secrets
 from collections.abc import Callable, Collection, Coroutine
 from typing import Any
 
-from parley.contracts.relay.v1 import relay_service_pb2_grpc
-
 from parley.contracts.coordinator.v1 import coordinator_service_pb2, coordinator_service_pb2_grpc
+from parley.contracts.relay.v1 import relay_service_pb2_grpc
 from parley.contracts.run.v1 import run_service_pb2, run_service_pb2_grpc
 from parley.privacy.evaluations import open_register
 from parley.privacy.ledger import open_ledger

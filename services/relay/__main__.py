@@ -3,7 +3,6 @@
 import argparse
 
 from parley.contracts.relay.v1 import relay_service_pb2_grpc
-
 from parley.protocols.refusals import Refusal
 from parley.services.relay.config import RelayConfig
 from parley.services.relay.servicer import METHODS, REFUSALS, SERVICE, RelayServicer

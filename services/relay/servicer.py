@@ -3,9 +3,9 @@
 from collections.abc import AsyncIterator, Callable
 
 import grpc
+
 from parley.contracts.relay.v1 import relay_service_pb2 as pb
 from parley.contracts.relay.v1 import relay_service_pb2_grpc as pb_grpc
-
 from parley.protocols.refusals import Catalogue, Refusal
 from parley.services.relay.switchboard import (
     ConnectionUnknown,

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import grpc
+
 from parley.contracts.relay.v1 import relay_service_pb2 as pb
 from parley.contracts.relay.v1 import relay_service_pb2_grpc as pb_grpc
-
 from parley.services.wire.certificates import CertificateError
 from parley.services.wire.transport import Stamp, identity_stamp, open_channel
 from parley.services.wire.tunnels import CallSide, Endpoint, Side, SocketSide, splice

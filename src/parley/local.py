@@ -238,8 +238,8 @@ def _uninterrupted() -> Iterator[None]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-        for number in came:
-            signal.raise_signal(number)
+        for sent in came:
+            signal.raise_signal(sent)
 
 
 def _absolute(tables: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:

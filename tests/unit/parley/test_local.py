@@ -7,7 +7,6 @@ import sys
 
 import pytest
 
-from parley import local
 from parley.local import LocalFederation
 
 
@@ -23,7 +22,7 @@ def test_an_interrupt_while_a_service_is_being_started_does_not_lose_it(tmp_path
     def stop(*_):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(local.subprocess, "Popen", interrupted)
+    monkeypatch.setattr(subprocess, "Popen", interrupted)
     before = signal.signal(number, stop)
     federation = LocalFederation(tmp_path, {}, {})
     try:
