@@ -73,7 +73,8 @@ def clipped(gradient: Values, longest: float | None) -> Values:
     if longest is None:
         return gradient
     norm = float((gradient * gradient).sum()) ** 0.5
-    return gradient * min(1.0, longest / max(norm, 1e-30))
+    short: Values = gradient * min(1.0, longest / max(norm, 1e-30))
+    return short
 
 
 def descend(

@@ -72,7 +72,7 @@ class Lower:
         share = len(self.problem.plan.lower_rows(self.k, 0)) / len(rows)
         if not self.problem.settings.lower.averaging or self.k == 0:
             return 1.0
-        return max(share, (1 + self.k) ** -AVERAGING)
+        return max(share, float(1 + self.k) ** -AVERAGING)
 
     def gradient(self, t: int, pending: Pending | None) -> Rounds:
         """θ of one gradient step on every trajectory."""
