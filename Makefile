@@ -16,7 +16,7 @@ SOURCES := pyproject.toml setup.py src/parley/stubs.py constraints.txt $(shell f
 export OMP_NUM_THREADS ?= 1
 
 .DEFAULT_GOAL := help
-.PHONY: help install venv demo test coverage check e2e torture bench peers bump release clean
+.PHONY: help install venv demo test again coverage check e2e torture bench peers bump release clean
 
 help:  ## List the targets
 	@sed -n 's/^\([a-z0-9]*\):.*## \(.*\)/  make \1|\2/p' Makefile | awk -F'|' '{ printf "%-16s %s\n", $$1, $$2 }'
@@ -44,8 +44,14 @@ $(STAMP): $(SOURCES) | $(BIN)/python
 demo: $(STAMP)  ## Train a federation of three organisations on this machine, under two minutes
 	$(BIN)/parley demo
 
+# Files of tests are shared out over so many processes; each has its own federations, so more want more memory.
+WORKERS ?= 2
 test: $(STAMP)  ## Run the tests (without slow ones and those that need Docker)
-	$(BIN)/python -m pytest -q
+	@mkdir -p out
+	$(BIN)/python -m pytest -q -rfE -n $(WORKERS) --dist loadfile; status=$$?; echo $$status > out/test-status; exit $$status
+
+again: $(STAMP)  ## Run what failed last time, one test after the other
+	$(BIN)/python -m pytest -q -rfE --last-failed --last-failed-no-failures none
 
 # All of them, or those that TESTS names.
 coverage: $(STAMP)  ## Run the tests and show which lines and branches they reach; out/coverage has every line

@@ -12,6 +12,7 @@ from parley.coordinator.clock import Clock
 from parley.coordinator.programs import Observer
 from parley.numerics.bilevel_costs import BilevelCost
 from parley.numerics.networks import NetworkPlan, check_strongly_connected
+from parley.numerics.optimisers import ConstantStep, Moments
 from parley.party.hgp import steps as hgp
 from parley.party.hgp.push_sum import PushSumPlane
 from parley.party.hgp.role import HgpRole, State
@@ -41,12 +42,12 @@ class Given:
     cost: BilevelCost
     x: Vector
     hyper: Vector
-    outer_step: Callable[[Vector, Vector], Vector] = lambda hyper, _: hyper
-    """λ_i and v_i to the next λ_i; left as it is where only v_i is wanted."""
+    optimiser: ConstantStep | None = None
+    """Of the steps on λ_i, which stays as it is where only v_i is wanted."""
 
-    def next_hyper(self, hyper: Vector, v: Vector) -> Vector:
+    def next_hyper(self, hyper: Vector, v: Vector, moments: Moments[Vector]) -> tuple[Vector, Moments[Vector]]:
         """λ_i after an outer iteration."""
-        return self.outer_step(hyper, v)
+        return (hyper, moments) if self.optimiser is None else hgp.outer_step(hyper, v, moments, self.optimiser)
 
     def measures(self, x: Vector, hyper: Vector, v: Vector | None) -> NDArray[np.float64]:  # noqa: ARG002
         """Nothing: the experiment measures for itself."""

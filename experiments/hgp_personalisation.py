@@ -13,7 +13,7 @@ best mean validation accuracy, as in the paper; the outer cost is the training l
 """
 
 import lzma
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,6 +26,7 @@ from torch import Tensor
 from parley.experiments.hgp_parties import Given, Mixing, walk, whole
 from parley.numerics.bilevel_costs import BilevelCost, Predictor, class_mask, mixture
 from parley.numerics.networks import NetworkKind, NetworkPlan
+from parley.numerics.optimisers import ConstantStep
 from parley.numerics.push_sum import estimate
 from parley.numerics.streams import stream
 from parley.party.hgp.role import State
@@ -234,7 +235,8 @@ def personalise(
 ) -> list[tuple[Accuracy, Accuracy]]:
     """Alternate SGP and a step of Adam on λ; return (validation, test) accuracy before each outer step and after."""
     schedule = Alternating(scale, learning_rate)
-    tasks = [Given(cost, start, np.zeros(cost.hyper_size, np.float32), adam(cost, hyper_rate)) for cost in costs]
+    adam = ConstantStep("adam", hyper_rate)
+    tasks = [Given(cost, start, np.zeros(cost.hyper_size, np.float32), adam) for cost in costs]
     outer_steps = range(scale.outer_steps)
     stretches = [whole("train", schedule.training(0), 0)]
     for k in outer_steps:
@@ -251,19 +253,6 @@ def personalise(
 
     walk(tasks, mixing, schedule, stretches, judge)
     return history
-
-
-def adam(cost: BilevelCost, rate: float) -> Callable[[Matrix, Matrix], Matrix]:
-    """A party's steps on its own λ."""
-    lam = torch.zeros(cost.hyper_size, requires_grad=True)
-    optimiser = torch.optim.Adam([lam], lr=rate)
-
-    def step(_: Matrix, v: Matrix) -> Matrix:
-        lam.grad = torch.as_tensor(v)
-        optimiser.step()
-        return np.asarray(lam.detach().numpy().copy())
-
-    return step
 
 
 def train_alone(costs: list[BilevelCost], start: Matrix, scale: Scale) -> list[Matrix]:

@@ -39,6 +39,17 @@ class Optimiser(Protocol):
 
 
 @dataclass(frozen=True)
+class ConstantStep:
+    """An optimiser whose steps keep their size."""
+
+    kind: str
+    step: float
+    momentum: float = 0.0
+    decay_from: float = 1.0
+    clip: float | None = None
+
+
+@dataclass(frozen=True)
 class Moments(Generic[Values]):
     """Running means of the gradient and of its square."""
 

@@ -179,7 +179,7 @@ class Coverage:
     exact: bool = True
     """Whether values leave without noise of this party's own."""
     rank: int | None = None
-    """Sums of a row that determine the span of this party's columns, where its block is linear; None where not."""
+    """Values of a row that determine the span of this party's columns, where its block is linear; None where not."""
     share: float = 1.0
     """Of the rows that the run trains on, the part that one sum is about."""
     own_batches: bool = False

@@ -659,8 +659,10 @@ def _head_row(connection: sa.Connection, run: str) -> sa.RowMapping:
 
 
 def _raw_counters(connection: sa.Connection, run: str) -> list[tuple[str, bytes]]:
-    query = sa.select(counters.c.mechanism, counters.c.counts).where(counters.c.run == run)
-    return sorted((mechanism, bytes(counts)) for mechanism, counts in connection.execute(query))
+    rows = connection.execute(sa.select(counters).where(counters.c.run == run)).mappings().all()
+    for row in rows:
+        _require_kinds(counters, row, f"Run {run!r}: a counter")
+    return sorted((row["mechanism"], bytes(row["counts"])) for row in rows)
 
 
 def _read_counters(connection: sa.Connection, run: str) -> Counters:

@@ -78,6 +78,23 @@ def smallest_threshold(participants: int) -> int:
     return (participants + 1) // 2 + 1
 
 
+class BinsSpec(Section):
+    """The range of a regression's labels, declared from what everybody knows of them, never from the labels."""
+
+    low: float = Field(allow_inf_nan=False)
+    """The smallest label that is told apart; smaller ones count as this."""
+    high: float = Field(allow_inf_nan=False)
+    """The largest."""
+    points: int | None = Field(default=None, ge=2, le=1024)
+    """Points that the range is rounded to; the number with the smallest variance at this ε if left out."""
+
+    @model_validator(mode="after")
+    def _is_a_range(self) -> Self:
+        if not self.low < self.high:
+            raise ValueError(f"bins from low {self.low:g} to high {self.high:g} are no range: low must be smaller")
+        return self
+
+
 class LabelPrivacySpec(Section):
     """Differential privacy of labels towards the parties."""
 
@@ -92,6 +109,22 @@ class LabelPrivacySpec(Section):
     """δ at which reports convert per-step charges."""
     budget: float | None = Field(default=None, gt=0)
     """The run stops before a release that would take any record past this pure ε; the labels' owner may allow less."""
+    bins: BinsSpec | None = None
+    """For a regression with `once`: the range of its labels, which are noised on bins of it."""
+
+    def check_kind(self, real: bool) -> None:
+        """Refuse a protection that does not fit labels of this kind."""
+        if self.mechanism == "off":
+            if self.bins is not None:
+                raise ValueError("labels.bins are for noise, and `mechanism: off` draws none: leave them out")
+        elif real and (self.bins is None or self.mechanism != "once"):
+            raise ValueError(
+                "a regression's labels are protected by noise that is drawn once on bins of a declared range: write "
+                "`labels: {mechanism: once, bins: {low: 0, high: 100}}` with a range that everybody may know, or "
+                "`labels: {mechanism: off}` to send exact gradients"
+            )
+        elif not real and self.bins is not None:
+            raise ValueError("labels.bins are for a regression's labels, and this loss has classes: leave them out")
 
     @model_validator(mode="after")
     def _kind_fits(self) -> Self:

@@ -156,7 +156,7 @@ def _divided(opened: Opened, rows: int, share: float) -> tuple[Rows, Rows]:
     order = stream(opened.spec.seed, f"fedbio/{party}/checked").permutation(rows)
     count = min(max(1, round(share * rows)), rows - 1)
     if rows < 2:
-        raise RowsDiffer(f"table {opened.table.name} has {rows} rows: a share of them cannot be set apart")
+        raise RowsDiffer(f"table {opened.table.name} has too few rows to set a share of them apart")
     return np.sort(order[count:]), np.sort(order[:count])
 
 

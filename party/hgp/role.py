@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from parley.numerics.networks import NetworkError, NetworkKind, NetworkPlan
+from parley.numerics.optimisers import Moments
 from parley.numerics.push_sum import Mass, PushSumError, estimate
 from parley.party.hgp import steps as hgp
 from parley.party.hgp.push_sum import PushSumPlane
@@ -41,6 +42,8 @@ class State:
     x: Vector
     hyper: Vector
     """λ_i."""
+    moments: Moments[Vector]
+    """Of the steps on λ_i."""
     v: Vector | None = None
     """The last hyper-gradient."""
     disagreement: float = 0.0
@@ -68,13 +71,16 @@ class HgpRole:
 
     def begin(self, checkpoint: Mapping[str, Tensor] | None) -> State:
         """The first x and λ, or those of a checkpoint."""
-        fresh = State(self._task.x, self._task.hyper)
+        fresh = State(self._task.x, self._task.hyper, Moments.zeros(self._task.hyper))
         if checkpoint is None:
             return fresh
         named = {name: tensor.numpy() for name, tensor in checkpoint.items()}
         if any(name not in named or named[name].shape != getattr(fresh, name).shape for name in ("x", "hyper")):
             raise CheckpointMissing("the checkpoint belongs to other rows or another model: start a new run")
-        return State(named["x"], named["hyper"], named.get("v"), int(named["k"]))
+        moments = fresh.moments
+        if "first_moment" in checkpoint:
+            moments = Moments(named["first_moment"], named["second_moment"], int(named["moment_count"]))
+        return State(named["x"], named["hyper"], moments, v=named.get("v"), k=int(named["k"]))
 
     async def act(self, state: State, instruction: StepRange) -> Plan:
         """Take a range of steps with the neighbours, or do what needs none."""
@@ -110,6 +116,10 @@ class HgpRole:
     def tensors(self, state: State) -> dict[str, Tensor]:
         """All that outlives an outer iteration."""
         named = {"x": _tensor(state.x), "hyper": _tensor(state.hyper), "k": scalar(state.k)}
+        if state.moments.count:
+            moments = state.moments
+            named |= {"first_moment": _tensor(moments.first), "second_moment": _tensor(moments.second)}
+            named["moment_count"] = scalar(moments.count)
         return named if state.v is None else named | {"v": _tensor(state.v)}
 
     def model_tensors(self, state: State) -> dict[str, Tensor]:
@@ -163,8 +173,8 @@ class HgpRole:
         if asked.phase == "train":
             x = estimate(current.mass).astype(state.x.dtype, copy=False)
             return replace(state, x=x, inner=None, disagreement=current.disagreement)
-        hyper = self._task.next_hyper(state.hyper, current.v)
-        return replace(state, hyper=hyper, v=current.v, outer=None, disagreement=current.disagreement)
+        hyper, moments = self._task.next_hyper(state.hyper, current.v, state.moments)
+        return replace(state, hyper=hyper, moments=moments, v=current.v, outer=None, disagreement=current.disagreement)
 
     def _stepper(self, state: State, settings: hgp.Training | hgp.Hgp) -> Callable[..., Any]:
         cost, member = self._task.cost, self._index

@@ -40,6 +40,7 @@ from parley.numerics.bilevel_costs import (
     jacobian_product,
     outer_gradients,
 )
+from parley.numerics.optimisers import Moments, Optimiser, descend
 from parley.numerics.push_sum import Mass, estimate, gather, initial_mass, split
 from parley.numerics.streams import batch
 
@@ -242,12 +243,15 @@ def spread(mass: Mass, incoming: Portions) -> tuple[float, float]:
     return max(apart, default=0.0), float(np.linalg.norm(own))
 
 
-def outer_step(hyper: Vector, v: Vector, step_size: float, lowest: float = -np.inf) -> Vector:
-    """Party: one projected gradient step on its own λ_i, whose gradient of Σ_k f_k is v_i.
+def outer_step(
+    hyper: Vector, v: Vector, moments: Moments[Vector], optimiser: Optimiser, lowest: float = -np.inf
+) -> tuple[Vector, Moments[Vector]]:
+    """Party: one projected step on its own λ_i, whose gradient of Σ_k f_k is v_i.
 
     `lowest` keeps a regularisation coefficient from leaving the range in which the inner problem is convex.
     """
-    return np.asarray(np.maximum(hyper - step_size * v, lowest), dtype=hyper.dtype)
+    moved, moments = descend(hyper, v, moments, optimiser, k=1, steps=1)
+    return np.maximum(moved, lowest).astype(hyper.dtype, copy=False), moments
 
 
 def _end_round(

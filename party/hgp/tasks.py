@@ -23,6 +23,7 @@ from parley.numerics.bilevel_costs import (
     regularised_logistic,
     weighted_samples,
 )
+from parley.numerics.optimisers import ConstantStep, Moments
 from parley.numerics.streams import stream
 from parley.party.fedbio.objectives import initial_network
 from parley.party.hgp.influence import picture, ranked_rows
@@ -61,7 +62,7 @@ class Task(Protocol):
     def hyper(self) -> Vector:
         """The first λ_i."""
 
-    def next_hyper(self, hyper: Vector, v: Vector) -> Vector:
+    def next_hyper(self, hyper: Vector, v: Vector, moments: Moments[Vector]) -> tuple[Vector, Moments[Vector]]:
         """λ_i after an outer iteration with hyper-gradient v_i."""
 
     def measures(self, x: Vector, hyper: Vector, v: Vector | None) -> NDArray[np.float64]:
@@ -80,7 +81,7 @@ class HgpTask:
     """The first model, the same at all parties."""
     hyper: Vector
     """The first λ_i."""
-    step_size: float
+    optimiser: ConstantStep
     """Of the steps on λ_i."""
     lowest: float
     """No λ falls below this."""
@@ -96,9 +97,9 @@ class HgpTask:
     counts_accuracy: bool = False
     """Whether the spread of accuracies over parties is measured."""
 
-    def next_hyper(self, hyper: Vector, v: Vector) -> Vector:
+    def next_hyper(self, hyper: Vector, v: Vector, moments: Moments[Vector]) -> tuple[Vector, Moments[Vector]]:
         """One step on λ_i, or none where v is the result."""
-        return hyper if self.ranks_rows else outer_step(hyper, v, self.step_size, self.lowest)
+        return (hyper, moments) if self.ranks_rows else outer_step(hyper, v, moments, self.optimiser, self.lowest)
 
     def measures(self, x: Vector, hyper: Vector, v: Vector | None) -> NDArray[np.float64]:
         """Addends: loss, mistakes and rows of validation and of test, own test accuracy, ‖v‖²; a one at its level."""
@@ -146,7 +147,8 @@ def hgp_task(opened: Opened) -> HgpTask:
     features = np.asarray(opened.table.features).astype(run.dtype)
     training, validation, test = (Part(features[rows], labels[rows]) for rows in (sets.lower, sets.upper, sets.test))
     rows = (training.features, training.labels, validation.features, validation.labels)
-    width, dtype, step = features.shape[1], np.dtype(run.dtype), spec.outer.step_size
+    width, dtype = features.shape[1], np.dtype(run.dtype)
+    step = ConstantStep(spec.outer.optimiser, spec.outer.step_size)
     task, held = spec.task, (validation, test, training, opened.table.ids[sets.lower], spec.task.classes)
     match task:
         case RegularisationSpec():

@@ -240,11 +240,7 @@ class BambiSpec(AlgorithmSettings):
 
     def check(self, privacy: ProtectionSpec, parties: list[str]) -> None:  # noqa: ARG002 (any parties will do)
         """Refuse a protection that this algorithm cannot give."""
-        if self.loss == "squared" and privacy.labels.mechanism != "off":
-            raise ValueError(
-                "`loss: squared` has regression targets, and label privacy covers classes: write "
-                "`labels: {mechanism: off}` to send exact gradients, or use a classification loss"
-            )
+        privacy.labels.check_kind(real=self.loss == "squared")
 
     def check_split(self, lower: str | float, upper: str | float) -> None:
         """Refuse local rounds on different rows: there the direct term is not the hyper-gradient."""

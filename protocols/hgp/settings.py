@@ -110,8 +110,10 @@ class OuterSpec(Section):
 
     steps: int = Field(default=1, ge=1, le=1_000_000)
     """Outer iterations, each with a solved inner problem and a hyper-gradient; influence takes 1."""
+    optimiser: Literal["gradient", "adam"] = "gradient"
+    """Plain steps, or Adam (the paper's choice for personalisation)."""
     step_size: float = Field(default=0.1, gt=0)
-    """Length of a step against the hyper-gradient of the sum of all parties' costs."""
+    """Length of a step against the hyper-gradient of the sum of all parties' costs; of Adam, its learning rate."""
 
 
 class HgpSpec(AlgorithmSettings):

@@ -146,11 +146,15 @@ class Policy(Section):
     """Of an algorithm: tables whose sums it may see without noise of this party's own; all open ones if left out."""
     runs_per_view: int = Field(default=500, ge=1)
     """Most runs that one view of a table (or the whole of it) ever serves."""
-    sums_per_row: int | None = Field(default=None, ge=1)
-    """Most exact sums of one row under one view, over all runs; null sets no bound, and runs warn instead."""
+    sums_per_row: Annotated[int, Field(ge=1)] | Literal["columns", "unbounded"] = "columns"
+    """Most exact sums of one row under one view, over all runs. `columns`: of a linear block fewer than tell the span
+    of its columns, of others any number; `unbounded`: runs warn instead."""
     differencing: Literal["refuse", "salt", "allow"] = "refuse"
     """What becomes of a run whose sums could be subtracted from those of an earlier one: refused, or made with other
     batches where that helps, or allowed."""
+    mixing: Literal["refuse", "allow"] = "refuse"
+    """What becomes of a run without noise of this party's own over rows that runs with a finite ε have used, or of one
+    with noise over rows that have left without: together their ε is infinite."""
     model_imports: tuple[Annotated[str, Field(pattern=r"^[\w.]+:\w+$")], ...] = ()
     """`package.module:function` names that may be imported as models."""
     changed_data: Literal["refuse", "restart"] = "refuse"
@@ -182,6 +186,12 @@ class Policy(Section):
     def columns_of(self, table: str, view: str | None, columns: tuple[str, ...] | None) -> tuple[str, ...] | None:
         """The columns that a spec's choice means; None for all of them."""
         return columns if view is None else self.views[table][view]
+
+    def most_sums(self, rank: int | None) -> int | None:
+        """Most exact sums of a row of a view, where `rank` of them tell the span of its columns; None if unbounded."""
+        if self.sums_per_row == "columns":
+            return None if rank is None else rank - 1
+        return None if self.sums_per_row == "unbounded" else self.sums_per_row
 
     @field_validator("algorithms")
     @classmethod

@@ -168,7 +168,7 @@ class PartyServicer(pb_grpc.PartyServiceServicer):
             self._config.identity,
             session.protocol,
         )
-        await self._compute(self._registered, session)
+        await self._compute(self._registered, session, request.outputs)
         await session.begin(
             keys,
             authority,
@@ -270,11 +270,11 @@ class PartyServicer(pb_grpc.PartyServiceServicer):
             session.offer = replace(session.offer, warnings=(*session.offer.warnings, *reviewed.warnings))
         return session
 
-    def _registered(self, session: Session) -> None:
+    def _registered(self, session: Session, outputs: int) -> None:
         """Write down what a session that trains will expose, and count the sums of any session."""
         policy = self._config.policy
         if not session.predicts:
-            reviewed = self._register.begin(_asked(session), policy)
+            reviewed = self._register.begin(_asked(session, outputs), policy)
             session.opened = replace(session.opened, salt=reviewed.salt)
         session.counter = self._register.counter(session.run_id, policy)
 
@@ -402,10 +402,10 @@ class PartyServicer(pb_grpc.PartyServiceServicer):
         return await loop.run_in_executor(self._worker, functools.partial(function, *arguments))
 
 
-def _asked(session: Session) -> Asked:
+def _asked(session: Session, outputs: int = 1) -> Asked:
     covered = session.offer.coverage
     assert covered is not None  # noqa: S101 (`check_coverage` has looked)
-    return asked_of(session.opened, covered, session.reads.digests[f"table {session.opened.table.name}"])
+    return asked_of(session.opened, covered, session.reads.digests[f"table {session.opened.table.name}"], outputs)
 
 
 def _summary(offer: TableOffer, share: float) -> pb.TableSummary:

@@ -352,9 +352,8 @@ class Session:
         begun = self._begun
         async with self._turn:
             await self._count_release()
-        if begun is None or begun.can.prefetching is None:
-            return
-        async with self._turn:
+            if begun is None or begun.can.prefetching is None:
+                return
             if begun.can.prefetching.can_prefetch(begun.state):
                 begun.state = await self._work.do("prefetch", begun.can.prefetching.prefetch, begun.state)
 

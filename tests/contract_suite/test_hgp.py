@@ -7,7 +7,7 @@ from parley.testing import AlgorithmCase
 from tests.contract_suite.built_in import PARTIES, BuiltInContract
 
 HALF, SIZE, OUTER, INNER, ROUNDS = 24, 3, 3, 20, 10
-RATE, ETA, STEP = 0.5, 0.8, 0.2
+RATE, ETA, STEP = 0.5, 0.8, 0.02
 SPEC = f"""
 name: hgp-contract
 seed: 3
@@ -21,7 +21,7 @@ train:
   network: {{kind: fully_connected}}
   inner: {{steps: {INNER}, learning_rate: {RATE}}}
   hyper: {{rounds: {ROUNDS}, push_steps: 1, step_size: {ETA}, form: reinit}}
-  outer: {{steps: {OUTER}, step_size: {STEP}}}
+  outer: {{steps: {OUTER}, optimiser: adam, step_size: {STEP}}}
   stretch: 5
 evaluate_every: 1
 checkpoint_every: 1
@@ -41,14 +41,15 @@ def table(member):
 
 
 def pooled(_):
-    """Gradient descent on everyone's training rows, then a Neumann series with everyone's Hessian."""
+    """Gradient descent on everyone's training rows, a Neumann series with everyone's Hessian, then a step of Adam."""
     parts = [records(member) for member in range(3)]
     (a, b), (va, vb) = (
         tuple(np.concatenate([part[which][rows] for part in parts]) for which in (0, 1))
         for rows in (slice(0, HALF), slice(HALF, 2 * HALF))
     )
     x, lam = np.zeros(SIZE), np.full(SIZE, 0.1)
-    for _ in range(OUTER):
+    first, second = np.zeros(SIZE), np.zeros(SIZE)
+    for k in range(1, OUTER + 1):
         for _ in range(INNER):
             x = x - RATE * (a.T @ (expit(a @ x) - b) / len(a) + lam * x)
         weight = expit(a @ x) * (1 - expit(a @ x))
@@ -56,7 +57,9 @@ def pooled(_):
         u, v = va.T @ (expit(va @ x) - vb) / len(va), np.zeros(SIZE)
         for _ in range(ROUNDS):
             u, v = u - ETA * hessian @ u, v - ETA * x * u
-        lam = np.maximum(lam - STEP * v, 1e-4)
+        first, second = 0.9 * first + 0.1 * v, 0.999 * second + 0.001 * v * v
+        step = STEP * (first / (1 - 0.9**k)) / (np.sqrt(second / (1 - 0.999**k)) + 1e-8)
+        lam = np.maximum(lam - step, 1e-4)
     return {party: {"model": x, "hyper": lam, "hyper_gradient": v} for party in PARTIES}
 
 

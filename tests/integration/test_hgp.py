@@ -20,7 +20,6 @@ from parley.experiments.synthetic_clients import synthetic_clients
 from parley.local import LocalFederation
 from parley.numerics.bilevel_costs import regularised_logistic, weighted_samples
 from parley.numerics.streams import stream
-from parley.party.hgp import steps as hgp
 from parley.party.hgp.schedule import SpecSchedule
 from parley.protocols.decentralised.messages import plan_of
 from parley.protocols.hgp.settings import HgpSpec
@@ -119,7 +118,7 @@ def simulated(text):
         found = hgp_parties.hyper_gradients(costs, mixing, hyper, points, hypers, first_step=at)
         if not influence:
             step = train.outer.step_size
-            hypers = [hgp.outer_step(h, v, step, train.task.lowest) for h, v in zip(hypers, found, strict=True)]
+            hypers = [np.maximum(h - step * v, train.task.lowest) for h, v in zip(hypers, found, strict=True)]
     return points, hypers, found
 
 

@@ -36,6 +36,7 @@ NO_FLOORS = {
     "minimum_batch": 1,
     "minimum_evaluation": 1,
     "aggregations": ["pairwise", "plain"],
+    "sums_per_row": "unbounded",
 }
 STEPS, STEP, DECAY = 16, 5.0, 1e-3
 WIDE, NARROW = ["w0", "w1", "w2"], ["w0", "w1"]
@@ -50,16 +51,18 @@ def records_of(party: int) -> tuple[np.ndarray, np.ndarray]:
     return generator.standard_normal((ROWS, FEATURES)), generator.integers(0, CLASSES, ROWS)
 
 
-def write_tables(directory, party: int) -> dict[str, dict[str, str]]:
-    """Columns of everybody's rows (`train`), and rows of one's own (`records`)."""
+def write_tables(directory, party: int, more: int = 0) -> dict[str, dict[str, str]]:
+    """Columns of everybody's rows (`train`, with some more), and rows of one's own (`records`)."""
     ids = [f"r{i:03d}" for i in range(ROWS)]
     features = {f"{'nsw'[party]}{j}": column for j, column in enumerate(columns_of(party).T)}
-    pa.parquet.write_table(pa.table({"id": ids, **features}), directory / f"columns{party}.parquet")
+    features |= {f"more{j}": column for j, column in enumerate(np.random.default_rng(7).random((more, ROWS)))}
+    path = directory / f"columns{party}-{more}.parquet"
+    pa.parquet.write_table(pa.table({"id": ids, **features}), path)
     rows, labels = records_of(party)
     own = {"id": ids, **{f"f{j}": column for j, column in enumerate(rows.T)}, "label": labels}
     pa.parquet.write_table(pa.table(own), directory / f"records{party}.parquet")
     return {
-        "train": {"path": directory / f"columns{party}.parquet"},
+        "train": {"path": path},
         "records": {"path": directory / f"records{party}.parquet", "label": "label"},
     }
 
@@ -68,6 +71,7 @@ def write_tables(directory, party: int) -> dict[str, dict[str, str]]:
 def federation(tmp_path_factory):
     directory = tmp_path_factory.mktemp("floors")
     tables = {name: write_tables(directory, m % 3) for m, name in enumerate((*KEPT, *OPEN))}
+    tables["north"] = write_tables(directory, 0, more=10)
     labels = np.random.default_rng(3).integers(0, 2, ROWS)
     table = pa.table({"id": [f"r{i:03d}" for i in range(ROWS)], "label": labels})
     pa.parquet.write_table(table, directory / "labels.parquet")
@@ -80,7 +84,8 @@ def federation(tmp_path_factory):
             tables,
             {"train": {"path": directory / "labels.parquet"}},
             policy={"minimum_parties": 3, "differencing": "refuse"},
-            policies=dict.fromkeys(OPEN, NO_FLOORS) | {"west": {"views": views}, "south": {"sums_per_row": 12}},
+            policies=dict.fromkeys(OPEN, NO_FLOORS)
+            | {"west": {"views": views}, "south": {"sums_per_row": 12}, "north": {"sums_per_row": "columns"}},
             modules={"coordinator": "tests.integration.recording_coordinator"},
         )
         with local:
@@ -198,6 +203,18 @@ def test_a_guessed_column_is_confirmed_by_as_many_sums_as_there_are_columns(clie
 def test_an_owner_bounds_the_sums_of_a_row(client, seen):
     with pytest.raises(RequestRefused, match=r"sums_per_row.*12|needs about"):
         client.start(linear(choosing(KEPT, view="narrow"), seed=1))
+    assert not seen("sum")
+
+
+def test_by_default_a_party_gives_fewer_sums_than_tell_its_columns(client, seen):
+    """12 columns at north and two values of a row in each sum: six sums would do."""
+
+    def steps(count: int) -> str:
+        train = yaml.safe_load(linear(KEPT))["train"] | {"lower": {"solver": "sgd", "warmup_steps": count}}
+        return linear(choosing(KEPT, view="narrow"), seed=30 + count, train=train)
+
+    with pytest.raises(RequestRefused, match=r"north.*`sums_per_row` is columns, which is 5 here"):
+        client.start(steps(11)).result()
     assert not seen("sum")
 
 

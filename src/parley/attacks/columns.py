@@ -21,7 +21,7 @@ from parley.protocols.bambi.settings import BambiSpec
 from parley.spec.rows import divide
 
 PROJECTION, DIFFERENCING = "column confirmed by projection", "column from two runs"
-REMEDY = "have the parties' owners set `sums_per_row` in their policies below the number of columns"
+REMEDY = "have the parties' owners leave `sums_per_row` in their policies at `columns`"
 
 
 def sums_over_rows(subject: StandIn, tape: Tape) -> tuple[NDArray[np.int64], Array] | None:

@@ -121,7 +121,7 @@ def test_no_mistake_is_told_in_the_words_of_a_library(old, new, message):
         ([("kind: mlp", "kind: linear")], "train.model.hidden", 9, "has no hidden layers"),
         ([("hidden: [64]", "hidden: [0]")], "train.model.hidden", 9, "between 1 and 65536"),
         ([("kind: pairwise", "ring_bits: 32\n    fraction_bits: 30")], "privacy.aggregation.fraction_bits", 17, "ring"),
-        ([("loss: softmax", "loss: squared")], "train.loss", 6, "regression"),
+        ([("loss: softmax", "loss: squared")], "privacy.labels", 18, "regression"),
         ([("telco]", "bank]")], "parties", 2, "listed twice"),
         ([("minimum_parties: 3", "threshold: 2")], "privacy.aggregation.threshold", 17, "belongs to"),
         ([("minimum_parties: 3", "recovery: true")], "privacy.aggregation.recovery", 17, "recovery is for"),
