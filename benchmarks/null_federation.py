@@ -36,10 +36,11 @@ def federation(
     rows: int = ROWS,
     tables: Mapping[str, tuple[int, int]] | None = None,
     addresses: Mapping[str, str] | None = None,
+    **options: Any,
 ) -> LocalFederation:
     """A federation of random tables, each of so many rows and columns; `train` is always there.
 
-    `addresses` are dialled in place of the parties' own.
+    `addresses` are dialled in place of the parties' own; `options` are further fields of the federation.
     """
     sizes = {"train": (rows, FEATURES), **(tables or {})}
     data = scratch / "data"
@@ -53,6 +54,7 @@ def federation(
         policy={"aggregations": ["pairwise", "two_tree", "plain"], "minimum_parties": 1},
         coordinator_options={"parties": parties} if parties else {},
         ready_seconds=60.0 + 30.0 * len(names),  # they share a few cores to start on
+        **options,
     )
 
 

@@ -1,14 +1,14 @@
 """What a session needs of an algorithm at a party, and what an algorithm is given there. No network, no files."""
 
+from __future__ import annotations
+
 from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
 
 import numpy as np
-import torch
 from google.protobuf.message import Message
 from numpy.typing import NDArray
-from torch import Tensor
 
 from parley.numerics.arrays import Vector
 from parley.party.peers import Peers
@@ -24,7 +24,10 @@ from parley.spec.run import RunSpec
 from parley.tables.errors import RowsDiffer
 from parley.tables.loading import Labels, Table
 
-SavedModel = Mapping[str, Tensor]
+if TYPE_CHECKING:
+    from torch import Tensor
+
+SavedModel = Mapping[str, "Tensor"]
 """A model as a party saved it, by named tensors."""
 
 
@@ -205,6 +208,8 @@ class Plan:
     state: Any
     draft: Vector | None = None
     """The addend to a secure sum; None where the round only acknowledges."""
+    row_sums: int = 1
+    """Sums of each row in the draft, for the register of exposure; 0 where there are none, or they are counted."""
     participants: frozenset[int] | None = None
     """Whose addends make the sum; None for all parties."""
     release: Release[Any] | None = None
@@ -342,4 +347,6 @@ class PartyAlgorithm:
 
 def scalar(value: int) -> Tensor:
     """A count as a tensor, for a file of tensors."""
+    import torch
+
     return torch.tensor(value, dtype=torch.int64)

@@ -6,13 +6,16 @@ Zrnic, Individual privacy accounting via a Rényi filter, 2021), and so is the s
 of the two. A loss above ε is impossible while pure ε has room, and has probability below δ while the fixed order has,
 so the two may be used together at the same δ.
 
+Gaussian noise alone needs neither: a bound on Σ μ² that is fixed beforehand is a filter too (gaussian.py), and ε
+follows from it exactly.
+
 The order is the one at which half of ε pays for δ, α = 1 + 2·ln(1/δ)/ε: the best for noise that composes like a
 Gaussian.
 """
 
 import math
 
-from parley.privacy.accounting import PURE, Accountant, Event, Release, renyi_divergences
+from parley.privacy.accounting import PURE, Accountant, Event, Release, gaussian_only, renyi_divergences
 
 
 class SingleOrder(Accountant[float]):
@@ -48,6 +51,8 @@ class SingleOrder(Accountant[float]):
 
 def filtered_epsilon(event: Event, epsilon: float, delta: float) -> float:
     """ε that `event` has spent of a budget (ε, δ); the budget is passed when this is above its ε."""
+    if (exact := gaussian_only(event, delta)) is not None:
+        return exact
     pure = PURE.epsilon(event)
     if delta == 0 or math.isinf(epsilon):
         return pure

@@ -82,14 +82,18 @@ class LabelVault:
         run: str,
         tags: RecordTags | None = None,
         classes: Sequence[str] = (),
+        dtype: type[np.floating[Any]] = np.float32,
     ) -> None:
-        """`tags` say which records the labels belong to (rows by number if left out), `classes` what labels mean."""
+        """`tags` say which records the labels belong to (rows by number if left out), `classes` what labels mean.
+
+        `dtype` is that of true targets; noisy ones are small whole numbers or have noise that hides the digits.
+        """
         self._loss = loss
         self._policy = policy
         self._noise = noise
         self._run = run
         self._mechanism = _mechanism(loss, policy)
-        self._truth = loss.encode(labels)  # refuses labels that do not fit the loss
+        self._truth = loss.encode(labels, dtype)  # refuses labels that do not fit the loss
         if isinstance(self._mechanism, BinnedTargets) and self._truth.shape[1] != 1:
             raise RegressionLabelsUnprotected("Bins protect one target; train each on its own.")
         self._labels = np.asarray(labels).reshape(len(self._truth), -1)[:, 0]

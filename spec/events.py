@@ -51,12 +51,16 @@ class RunStateChange:
     """Parties that a completed run went on without: they have no final model."""
     totals: RunTotals | None = None
     """At the end of an attempt."""
+    model_step: int = 0
+    """The iteration whose model was kept as the best; 0 where that is the last one, or the run chooses none."""
+    measured: Metrics = field(default_factory=dict)
+    """What was measured of that model."""
 
     @property
     def metrics(self) -> dict[str, float]:
         """What changes among the run's metrics."""
         left = {"parties left out": float(len(self.left_out))} if self.left_out else {}
-        return left | (self.totals.metrics if self.totals else {})
+        return {**self.measured, **left, **(self.totals.metrics if self.totals else {})}
 
 
 @dataclass(frozen=True)

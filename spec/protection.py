@@ -137,6 +137,19 @@ class LabelPrivacySpec(Section):
         return self
 
 
+class FeaturePrivacySpec(Section):
+    """Differential privacy of each party's own rows, towards everybody else."""
+
+    kind: Literal["once", "none"] = "none"
+    """`once` noises each row one time, before anything is computed from it, for all runs; `none` noises none."""
+    epsilon: float = Field(default=8.0, gt=0, le=30)
+    """ε of one row of one party, for all runs at these settings together."""
+    delta: float = Field(default=1e-6, gt=0, lt=0.1)
+    """δ that belongs to it."""
+    bound: float = Field(default=1.0, gt=0, allow_inf_nan=False)
+    """R: a row (preprocessed, the columns of its view) that is longer is shortened to this Euclidean norm."""
+
+
 class ProtectionSpec(Section):
     """Protection of what crosses. The defaults are private."""
 
@@ -144,6 +157,8 @@ class ProtectionSpec(Section):
     """Towards the coordinator."""
     labels: LabelPrivacySpec = LabelPrivacySpec()
     """Towards the parties."""
+    features: FeaturePrivacySpec = FeaturePrivacySpec()
+    """Towards everybody."""
 
     def check(self, *, parties: int) -> None:
         """Refuse settings that cannot protect a run of so many parties."""

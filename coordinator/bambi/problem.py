@@ -1,7 +1,7 @@
 """What stays fixed for a run of BAMBI at the coordinator: rows, label releases, the loss."""
 
-from collections.abc import Generator
-from dataclasses import dataclass
+from collections.abc import Generator, Mapping
+from dataclasses import dataclass, field
 from typing import Protocol
 
 import numpy as np
@@ -97,8 +97,8 @@ class Problem:
     dtype: str
     evaluate_every: int = 10
     checkpoint_every: int = 25
-    evaluation: Evaluation | None = None
-    """The way out for figures on true labels; None where they stay with the label holder."""
+    evaluations: Mapping[str, Evaluation] = field(default_factory=dict)
+    """The ways out for figures on true labels, by the set of rows; none where they stay with the label holder."""
 
     @property
     def settings(self) -> BambiSpec:

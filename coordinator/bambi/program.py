@@ -8,9 +8,11 @@ import numpy as np
 from google.protobuf.message import Message
 
 from parley.coordinator.bambi.course import Course
+from parley.coordinator.bambi.forecast import forecast
 from parley.coordinator.bambi.local_rounds import LocalPlan, LocalRounds, Pace
 from parley.coordinator.bambi.problem import Plan, Problem
 from parley.coordinator.bambi.rounds import BilevelRounds
+from parley.coordinator.forecasts import Forecast
 from parley.coordinator.labels import LabelAccess, ReleasePlan, check_rows
 from parley.coordinator.programs import CommonRows, CoordinatorAlgorithm, Observer, Predictor
 from parley.numerics.arrays import Vector
@@ -106,15 +108,16 @@ def program(spec: RunSpec, access: LabelAccess) -> BambiProgram | LocalProgram:
         spec.dtype,
         spec.evaluate_every,
         spec.checkpoint_every,
-        evaluation(spec, access, labels, rows),
+        evaluations(spec, access, labels, rows),
     )
     return (LocalProgram if local else BambiProgram)(problem, OutcomeGate(gate.is_paid, gate.is_known_paid))
 
 
-def evaluation(spec: RunSpec, access: LabelAccess, labels: Labels, rows: RowSets) -> Evaluation:
-    """The way out for figures on the test rows, at the end and every so many iterations before it."""
+def evaluations(spec: RunSpec, access: LabelAccess, labels: Labels, rows: RowSets) -> dict[str, Evaluation]:
+    """The ways out for figures on held-out rows, at the end and every so many iterations before it."""
     steps, every = spec.settings(BambiSpec).run_length, spec.evaluate_every
-    return access.evaluation(labels, rows.test, "test", 1 + (max(0, steps - 1) // every if every else 0))
+    times = 1 + (max(0, steps - 1) // every if every else 0)
+    return {name: access.evaluation(labels, chosen, name, times) for name, chosen in rows.held_out.items()}
 
 
 def loss_of(settings: BambiSpec, labels: Labels) -> tuple[Loss, int]:
@@ -127,7 +130,7 @@ def check(spec: RunSpec, access: LabelAccess, rows: CommonRows) -> None:
     """Refuse labels that do not fit the parties' rows, or a split that does not."""
     labels = access.load(spec.settings(BambiSpec).loss)
     check_rows(labels, rows.count, rows.digest, rows.party)
-    evaluation(spec, access, labels, divide(spec.split, rows.count, stream(spec.seed, "split")))
+    evaluations(spec, access, labels, divide(spec.split, rows.count, stream(spec.seed, "split")))
 
 
 def predictor(spec: RunSpec, access: LabelAccess) -> Predictor:
@@ -143,4 +146,11 @@ def predictor(spec: RunSpec, access: LabelAccess) -> Predictor:
     )
 
 
-ALGORITHM = CoordinatorAlgorithm(PROTOCOL, program, check, predictor)
+def foretell(spec: RunSpec, access: LabelAccess) -> Forecast | None:
+    """What the run's rounds carry."""
+    labels = access.load(spec.settings(BambiSpec).loss)
+    rows = divide(spec.split, len(labels), stream(spec.seed, "split"))
+    return forecast(spec, rows, loss_of(spec.settings(BambiSpec), labels)[1])
+
+
+ALGORITHM = CoordinatorAlgorithm(PROTOCOL, program, check, predictor, foretell)

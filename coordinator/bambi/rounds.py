@@ -91,14 +91,18 @@ class BilevelRounds:
 
 def evaluation(problem: Problem, k: int, pending: Pending | None, observe: Observer) -> Rounds:
     """Score the held-out rows."""
-    rows, parts = problem.plan.rows.test, []
-    for first in range(0, len(rows), EVALUATION_ROWS):
-        count = min(EVALUATION_ROWS, len(rows) - first)
-        sums = yield asked(pending, RowsForward("test", first, count))
-        parts.append(shaped(problem, sums, count))
-        pending = None
-    if parts:
+    found: dict[str, float] = {}
+    for held_out, rows in problem.plan.rows.held_out.items():
+        parts = []
+        for first in range(0, len(rows), EVALUATION_ROWS):
+            count = min(EVALUATION_ROWS, len(rows) - first)
+            sums = yield asked(pending, RowsForward("test" if held_out == "test" else "validation", first, count))
+            parts.append(shaped(problem, sums, count))
+            pending = None
         scores = problem.labels.score(rows, np.concatenate(parts))
-        shown = problem.evaluation.release(k, scores) if problem.evaluation is not None else scores
-        observe(Report(k, {f"test {name}": value for name, value in shown.items()}))
+        way_out = problem.evaluations.get(held_out)
+        shown = scores if way_out is None else way_out.release(k, scores)
+        found |= {f"{held_out} {name}": value for name, value in shown.items()}
+    if found:
+        observe(Report(k, found))
     return pending

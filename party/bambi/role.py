@@ -202,7 +202,7 @@ def coverage(opened: Opened) -> Coverage:
         rows=len(sets.trained),
         batch=min(lower, upper),
         sums=ceil(sums),
-        evaluated=len(sets.test) or None,
+        evaluated=sets.fewest_held_out,
         rank=len(opened.table.columns) if linear else None,
         share=max(shares),
     )
@@ -232,7 +232,7 @@ def _local_coverage(opened: Opened, sets: RowSets) -> Coverage:
         rows=len(sets.trained),
         batch=len(sets.lower) // parts,
         sums=ceil(train.local.exchanges / parts),
-        evaluated=len(sets.test) or None,
+        evaluated=sets.fewest_held_out,
         rank=len(opened.table.columns) if linear else None,
         share=1 / parts,
     )

@@ -45,6 +45,7 @@ class AsysqnSpec(AlgorithmSettings):
     """
 
     layout: ClassVar[Layout] = "vertical"
+    validates: ClassVar[Literal["split", "always", "never"]] = "split"
     algorithm: Literal["asysqn"]
     """This algorithm."""
     schedule: Literal["asynchronous", "synchronous"] = "asynchronous"

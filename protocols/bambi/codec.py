@@ -33,6 +33,7 @@ _SETS: dict[RowSetName, pb.RowSet.ValueType] = {
     "lower": pb.ROW_SET_LOWER,
     "upper": pb.ROW_SET_UPPER,
     "test": pb.ROW_SET_TEST,
+    "validation": pb.ROW_SET_VALIDATION,
     "all": pb.ROW_SET_ALL,
 }
 _SYSTEMS: dict[LinearSystem, pb.LinearSystem.ValueType] = {

@@ -11,7 +11,7 @@ from typing import Literal
 from parley.numerics.arrays import Array
 from parley.protocols.rounds import Answer, Checkpoint, Finish, Keeps, keeps
 
-RowSetName = Literal["lower", "upper", "test", "all"]
+RowSetName = Literal["lower", "upper", "test", "validation", "all"]
 LinearSystem = Literal["newton", "adjoint"]
 
 

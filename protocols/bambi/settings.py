@@ -175,6 +175,7 @@ class BambiSpec(AlgorithmSettings):
     """Vertical federated bilevel learning: an upper block x_m and a lower block y_m at each party."""
 
     layout: ClassVar[Layout] = "vertical"
+    validates: ClassVar[Literal["split", "always", "never"]] = "split"
     algorithm: Literal["bambi"]
     """This algorithm."""
     problem: Literal["hyper_representation", "hyper_parameters", "joint"] = "hyper_representation"

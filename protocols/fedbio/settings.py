@@ -114,6 +114,7 @@ class FedbioSpec(AlgorithmSettings):
     """Horizontal federated bilevel learning: every party has rows and labels of its own, only averages are seen."""
 
     layout: ClassVar[Layout] = "horizontal"
+    validates: ClassVar[Literal["split", "always", "never"]] = "always"
     goes_on_without_parties: ClassVar[bool] = True
     algorithm: Literal["fedbio"]
     """This algorithm."""

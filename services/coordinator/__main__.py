@@ -5,8 +5,10 @@ import asyncio
 import functools
 import logging
 import secrets
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Collection, Coroutine
 from typing import Any
+
+from parley.contracts.relay.v1 import relay_service_pb2_grpc
 
 from parley.contracts.coordinator.v1 import coordinator_service_pb2, coordinator_service_pb2_grpc
 from parley.contracts.run.v1 import run_service_pb2, run_service_pb2_grpc
@@ -16,7 +18,7 @@ from parley.services.coordinator.alignment import REFUSALS, AlignmentRunner, cho
 from parley.services.coordinator.async_registry import AsyncRegistry
 from parley.services.coordinator.config import CoordinatorConfig
 from parley.services.coordinator.database_threads import DatabaseThreads
-from parley.services.coordinator.fleet import Fleet
+from parley.services.coordinator.fleet import Fleet, PartyUnknown
 from parley.services.coordinator.labels import LabelStore
 from parley.services.coordinator.permissions import ClientPolicy
 from parley.services.coordinator.programs import ProgramFactory
@@ -26,13 +28,19 @@ from parley.services.coordinator.reports import LedgerReports
 from parley.services.coordinator.runs import RunSupervisor
 from parley.services.coordinator.servicer import PartiesServicer, RunServicer
 from parley.services.coordinator.web import WebRuns, web_page
-from parley.services.wire.authorisation import HEALTH, REFLECTION, Policy
+from parley.services.relay.servicer import METHODS as RELAY_METHODS
+from parley.services.relay.servicer import REFUSALS as RELAY_REFUSALS
+from parley.services.relay.servicer import SERVICE as RELAY
+from parley.services.relay.servicer import RelayServicer
+from parley.services.relay.switchboard import OwnLine, Switchboard
+from parley.services.wire.authorisation import HEALTH, REFLECTION, Caller, Policy
 from parley.services.wire.certificates import load_identity
 from parley.services.wire.configuration import ConfigInvalid, load_config
 from parley.services.wire.key_commands import noise_key
 from parley.services.wire.process import run, serve
 from parley.services.wire.refusals import BoundaryInterceptor
 from parley.services.wire.revocation import Standing
+from parley.services.wire.routes import SOCKETS, Routes
 from parley.services.wire.state_directory import prepare_state
 from parley.services.wire.transport import add_health_and_reflection, listen, make_server
 from parley.storage.failures import StorageFailed
@@ -47,6 +55,7 @@ POLICY = Policy(
     | REFLECTION
     | {f"/{RUNS.full_name}/{method.name}": frozenset({"client"}) for method in RUNS.methods}
     | {f"/{PARTIES.full_name}/{method.name}": frozenset({"party"}) for method in PARTIES.methods}
+    | RELAY_METHODS
 )
 
 logger = logging.getLogger(__name__)
@@ -68,20 +77,31 @@ async def main(given: argparse.Namespace) -> None:
     token, threads = secrets.token_hex(16), DatabaseThreads()
     recorded.claim(token)
     registry = AsyncRegistry(recorded, threads)
-    fleet = Fleet(config.identity, config.parties)
+    switchboard = Switchboard(arrived=lambda party: fleet.arrived(party))
+    own_line = OwnLine(switchboard, Caller("coordinator", config.name), config.state / SOCKETS)
+    routes = Routes(config.identity, config.state / SOCKETS, lines={("coordinator", config.name): own_line})
+    outbound = {name for name, party in config.parties.items() if party.connects}
+    fleet = Fleet(
+        config.identity,
+        config.addresses,
+        routes,
+        absence=lambda party: switchboard.absence(party) if party in outbound else "",
+    )
     key = noise_key(config.key_command, config.state / "label-noise.key")
     labels = LabelStore(config.labels, functools.partial(chosen_rows, AlignmentStore(config.state), config.name))
     programs = ProgramFactory(labels, ledger, key, evaluations)
     runs = RunSupervisor(registry, fleet, labels, programs, config.runs)
     alignments = AlignmentRunner(config.name, config.state, config.labels, fleet)
     policy, standing = ClientPolicy(POLICY.methods, config.clients), Standing(config.identity)
-    server = make_server(BoundaryInterceptor(policy, {**CATALOGUE, **REFUSALS}, standing))
+    server = make_server(BoundaryInterceptor(policy, {**CATALOGUE, **REFUSALS, **RELAY_REFUSALS}, standing))
     run_service_pb2_grpc.add_RunServiceServicer_to_server(
         RunServicer(runs, registry, fleet, LedgerReports(registry, ledger, evaluations, threads), alignments), server
     )
     parties = PartiesServicer(fleet, registry, runs)
     coordinator_service_pb2_grpc.add_CoordinatorServiceServicer_to_server(parties, server)
-    await add_health_and_reflection(server, [RUNS.full_name, PARTIES.full_name])
+    relay = RelayServicer(switchboard, functools.partial(_require_outbound, fleet, outbound))
+    relay_service_pb2_grpc.add_RelayServiceServicer_to_server(relay, server)
+    await add_health_and_reflection(server, [RUNS.full_name, PARTIES.full_name, RELAY.full_name])
     host = config.listen.rpartition(":")[0]
     address = f"{host}:{listen(server, config.listen, config.identity)}"
     await runs.resume_unfinished()
@@ -95,8 +115,19 @@ async def main(given: argparse.Namespace) -> None:
         evaluations.close()
         await runs.stop()
         await fleet.close()
+        await routes.close()
         threads.close()
         recorded.close()
+
+
+def _require_outbound(fleet: Fleet, outbound: Collection[str], party: str) -> None:
+    """Let a party register that the configuration expects to dial in."""
+    address = fleet.address(party)
+    if party not in outbound:
+        raise PartyUnknown(
+            f"{party} is dialled at {address}: write `{party}: {{connects: true}}` under `parties` in the "
+            "coordinator's configuration"
+        )
 
 
 async def _prune(runs: RunSupervisor, days: float | None) -> None:

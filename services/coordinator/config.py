@@ -9,6 +9,7 @@ from pydantic import Field, model_validator
 from parley.privacy.dataset_ledger import DatasetTerms
 from parley.privacy.evaluations import EvaluationPolicy
 from parley.services.wire.configuration import FilePath
+from parley.services.wire.relay_line import RelayPlace
 from parley.services.wire.table_sources import TableSource
 from parley.spec.section import Section
 
@@ -74,11 +75,33 @@ def _is_loopback(host: str) -> bool:
         return host == "localhost"
 
 
-class PartyAddress(Section):
-    """Where a party is dialled."""
+class RelayAddress(Section):
+    """A relay that runs by itself."""
 
+    name: str
+    """The relay, as its certificate names it."""
     address: str
     """host:port."""
+
+
+class PartyAddress(Section):
+    """How a party is reached: one of these three."""
+
+    address: str | None = None
+    """host:port where it is dialled."""
+    connects: bool = False
+    """Whether it dials this coordinator, and takes no connections itself."""
+    relay: RelayAddress | None = None
+    """The relay that it dials."""
+
+    @model_validator(mode="after")
+    def _one_way(self) -> Self:
+        if sum((self.address is not None, self.connects, self.relay is not None)) != 1:
+            raise ValueError(
+                "a party is reached in one way: `address: host:port` if it listens, `connects: true` if it dials this "
+                "coordinator, `relay: {name: ..., address: ...}` if it dials a relay"
+            )
+        return self
 
 
 class WebConfig(Section):
@@ -131,6 +154,17 @@ class CoordinatorConfig(Section):
     """Runs that ended longer ago are forgotten, as `parley run prune` would; kept for ever if left out."""
     web: WebConfig | None = None
     """The web page; none if left out."""
+
+    @property
+    def addresses(self) -> dict[str, str]:
+        """Where each party is dialled: host:port, or the relay that it is behind."""
+        found = {}
+        for name, party in self.parties.items():
+            relay = RelayPlace("coordinator", self.name)
+            if party.relay is not None:
+                relay = RelayPlace("relay", party.relay.name, party.relay.address)
+            found[name] = party.address or str(relay)
+        return found
 
     @property
     def database_url(self) -> str:

@@ -2,7 +2,7 @@
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import TypeVar, cast
 
@@ -10,10 +10,10 @@ import grpc
 
 from parley.contracts.party.v1 import party_service_pb2 as pb
 from parley.contracts.party.v1 import party_service_pb2_grpc as pb_grpc
-from parley.services.coordinator.config import PartyAddress
 from parley.services.wire.certificates import CertificateError
 from parley.services.wire.refusals import reason_of
-from parley.services.wire.transport import CONTROL_SECONDS, Stamp, identity_stamp, open_channel
+from parley.services.wire.routes import Routes
+from parley.services.wire.transport import CONTROL_SECONDS, Stamp, identity_stamp
 
 Response = TypeVar("Response")
 LOST_CODES = {grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.CANCELLED}
@@ -47,9 +47,16 @@ class PartyRefused(RuntimeError):
 class Fleet:
     """The parties of the address book."""
 
-    def __init__(self, identity: Path, addresses: dict[str, PartyAddress]) -> None:
+    def __init__(
+        self,
+        identity: Path,
+        addresses: Mapping[str, str],
+        routes: Routes,
+        absence: Callable[[str], str] = lambda _: "",
+    ) -> None:
+        """`addresses` are hosts and ports, or relays; `absence` says why a party cannot be reached."""
         self._identity = identity
-        self._addresses = addresses
+        self._addresses, self._routes, self._absence = addresses, routes, absence
         self._control: dict[str, tuple[Stamp, grpc.aio.Channel]] = {}
         self._arrivals: dict[str, asyncio.Event] = {}
         self._closing: set[asyncio.Task[None]] = set()
@@ -66,10 +73,11 @@ class Fleet:
                 f"{party} is not in the coordinator's address book, which has {self.names}: "
                 "correct the spec, or add the party to the coordinator's configuration"
             )
-        return self._addresses[party].address
+        return self._addresses[party]
 
     def stub(self, party: str) -> "pb_grpc.PartyServiceAsyncStub":
         """Control calls to a party, with the certificate that is on disk now."""
+        self._require_present(party)
         stamp = identity_stamp(self._identity)
         if party not in self._control:
             self._control[party] = stamp, self._dial(party)
@@ -81,13 +89,18 @@ class Fleet:
         return cast("pb_grpc.PartyServiceAsyncStub", pb_grpc.PartyServiceStub(self._control[party][1]))
 
     def _dial(self, party: str) -> grpc.aio.Channel:
-        return open_channel(self.address(party), self._identity, "party", party)
+        return self._routes.channel(self.address(party), "party", party)
+
+    def _require_present(self, party: str) -> None:
+        if absence := self._absence(party):
+            raise PartyLost(party, absence)
 
     def bulk_channel(self, party: str) -> grpc.aio.Channel:
         """A connection of its own for one data plane."""
-        return open_channel(self.address(party), self._identity, "party", party, own_connection=True)
+        self._require_present(party)
+        return self._routes.channel(self.address(party), "party", party, own_connection=True)
 
-    async def arrived(self, party: str) -> None:
+    def arrived(self, party: str) -> None:
         """Note that a party has come up: dial it anew, and let whoever waits for it go on."""
         self._arrivals.setdefault(party, asyncio.Event()).set()
         self._retire(party)

@@ -18,6 +18,7 @@ NEEDED_BY_CALL: Mapping[str, Permission] = {
     "WatchRun": "watch",
     "ListParties": "watch",
     "GetCoefficients": "watch",
+    "TagRun": "start",
     "CancelRun": "cancel",
     "Predict": "predict",
     "GetLedger": "ledger",
@@ -37,6 +38,9 @@ NEEDED_BY_PAGE: Mapping[str, Permission] = {
     "check": "start",
     "start": "start",
     "resume": "start",
+    "tag": "start",
+    "predict": "predict",
+    "delete": "administer",
     "cancel": "cancel",
     "ledger": "ledger",
 }

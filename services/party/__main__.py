@@ -6,15 +6,13 @@ import contextlib
 import logging
 
 import grpc
-import torch
-from threadpoolctl import threadpool_limits
 
 from parley.contracts.alignment.v1 import alignment_service_pb2, alignment_service_pb2_grpc
 from parley.contracts.coordinator.v1 import coordinator_service_pb2, coordinator_service_pb2_grpc
 from parley.contracts.party.v1 import party_service_pb2, party_service_pb2_grpc
 from parley.contracts.peer.v1 import peer_service_pb2, peer_service_pb2_grpc
 from parley.privacy.ledger import open_ledger
-from parley.services.party.algorithms import refusals_of
+from parley.services.party.algorithms import limit_threads, with_loaded
 from parley.services.party.alignment import REFUSALS, AlignmentServicer
 from parley.services.party.config import PartyConfig
 from parley.services.party.exposure import open_register
@@ -26,9 +24,12 @@ from parley.services.wire.certificates import load_identity
 from parley.services.wire.configuration import ConfigInvalid, load_config
 from parley.services.wire.process import run, serve
 from parley.services.wire.refusals import BoundaryInterceptor
+from parley.services.wire.relay_line import RelayLine
 from parley.services.wire.revocation import Standing
+from parley.services.wire.routes import SERVICE_SOCKET, SOCKETS, Routes
 from parley.services.wire.state_directory import prepare_state
 from parley.services.wire.transport import CONTROL_SECONDS, add_health_and_reflection, listen, make_server, open_channel
+from parley.services.wire.tunnels import socket_address
 from parley.services.wire.version import VERSION
 from parley.storage.engines import require_whole
 
@@ -59,32 +60,48 @@ async def main(given: argparse.Namespace) -> None:
         require_whole(config.name, config.database_url)
         open_ledger(config.database_url).close()
         open_register(config.database_url).close()
-    torch.set_num_threads(config.threads)
-    threadpool_limits(config.threads)
-    server = make_server(
-        BoundaryInterceptor(
-            POLICY, {**CATALOGUE, **REFUSALS, **refusals_of(config.policy.algorithms)}, Standing(config.identity)
-        )
-    )
-    servicer = PartyServicer(config)
+    limit_threads(config.threads)
+    server = make_server(BoundaryInterceptor(POLICY, with_loaded({**CATALOGUE, **REFUSALS}), Standing(config.identity)))
+    sockets = config.state / SOCKETS
+    line = RelayLine(config.relays[0], config.identity, sockets) if config.connect is not None else None
+    lines = {} if line is None else {(line.place.role, line.place.name): line}
+    routes = Routes(config.identity, sockets, known=config.relays, lines=lines)
+    servicer = PartyServicer(config, routes)
     party_service_pb2_grpc.add_PartyServiceServicer_to_server(servicer, server)
     peer_service_pb2_grpc.add_PeerServiceServicer_to_server(
         PeerServicer(servicer.peers_of, config.policy.peers), server
     )
     alignment_service_pb2_grpc.add_AlignmentServiceServicer_to_server(AlignmentServicer(config), server)
     await add_health_and_reflection(server, [SERVICE.full_name, PEERS.full_name, ALIGNMENT.full_name])
-    host = config.listen.rpartition(":")[0]
-    address = f"{host}:{listen(server, config.listen, config.identity)}"
+    if line is None:
+        host = config.listen.rpartition(":")[0]
+        address = f"{host}:{listen(server, config.listen, config.identity)}"
+        greeting = asyncio.create_task(_announce(config))
+    else:
+        sockets.mkdir(exist_ok=True, mode=0o700)
+        address = socket_address(sockets / SERVICE_SOCKET)
+        listen(server, address, config.identity)
+        greeting = asyncio.create_task(_stay_registered(line, config))
     metrics.SESSIONS.set_function(lambda: servicer.open_sessions)
     if config.metrics_listen is not None:
         logger.info("metrics at port %d", metrics.listen(config.metrics_listen, config.identity))
-    announcing = asyncio.create_task(_announce(config))
     try:
         await serve(server, address, given.ready_file)
     finally:
-        announcing.cancel()
+        greeting.cancel()
         with contextlib.suppress(asyncio.CancelledError):
-            await announcing
+            await greeting
+        await routes.close()
+
+
+async def _stay_registered(line: RelayLine, config: PartyConfig) -> None:
+    """Keep a line to the relay open; a coordinator that is the relay itself needs no announcement."""
+
+    async def registered() -> None:
+        if config.relay is not None:
+            await _announce(config)
+
+    await line.stay_registered(config.state / SOCKETS / SERVICE_SOCKET, registered)
 
 
 async def _announce(config: PartyConfig) -> None:

@@ -1,11 +1,14 @@
 """A party's configuration and policy, read once at the start."""
 
+import math
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
 from parley.privacy.coefficients import Sharing
+from parley.privacy.dataset_ledger import DatasetTerms
 from parley.services.wire.configuration import FilePath
+from parley.services.wire.relay_line import RelayPlace
 from parley.services.wire.table_sources import TableSource
 from parley.spec.algorithms import installed_names
 from parley.spec.nearest import did_you_mean
@@ -115,6 +118,22 @@ class PredictionPolicy(Section):
     """Most rows that one coordinator may ask for by id within 24 hours; whole tables are not counted."""
 
 
+class FeaturePolicy(Section):
+    """What runs may learn of this party's rows under noise (`privacy.features`), and whether they must."""
+
+    required: bool = False
+    """Whether a run that would let values of the rows leave without noise is refused."""
+    epsilon: float = Field(default=10.0, gt=0, lt=math.inf)
+    """Largest ε of any one row of a table, over all runs; noise that is drawn once is paid for once."""
+    delta: float = Field(default=1e-6, gt=0, lt=0.1)
+    """δ at which releases are composed."""
+
+    @property
+    def terms(self) -> DatasetTerms:
+        """The same, as the ledger takes it: a row that has changed is another record, and charged."""
+        return DatasetTerms(self.epsilon, self.delta, changed="charge")
+
+
 class Policy(Section):
     """What this party accepts. A run that asks for more is refused before it starts."""
 
@@ -124,6 +143,8 @@ class Policy(Section):
     """Algorithms that may run here, by name; code of others is not even imported."""
     epsilon_budget: float = Field(default=10.0, gt=0)
     """ε that all runs with local privacy together may cost one record; `.inf` allows runs without noise."""
+    features: FeaturePolicy = FeaturePolicy()
+    """Noise on this party's rows, and what it may cost over all runs."""
     aggregations: tuple[Literal["pairwise", "two_tree", "plain"], ...] = ("pairwise", "two_tree")
     """Ways of summing that hide this party's values; `plain` hides nothing."""
     aggregation: RingPolicy = RingPolicy()
@@ -220,6 +241,11 @@ class PartyConfig(Section):
     """This party; must be what its certificate says."""
     listen: str = "127.0.0.1:0"
     """host:port to serve on; port 0 takes a free one."""
+    connect: str | None = None
+    """host:port of the coordinator (or of `relay`), which this party dials in place of listening: everything that
+    others send to it comes inside the connection that it keeps open."""
+    relay: str | None = None
+    """The relay at `connect`, as its certificate names it; the coordinator's own if left out."""
     identity: FilePath
     """Directory with the certificate, the key and the authority."""
     state: FilePath
@@ -227,7 +253,7 @@ class PartyConfig(Section):
     database: str | None = None
     """SQLAlchemy URL; a SQLite file in `state` if left out."""
     coordinator: Coordinator | None = None
-    """Whom to tell when this party comes up."""
+    """Whom to tell when this party comes up; with `connect`, whoever is there and whom `policy` names if left out."""
     tables: dict[str, TableConfig]
     """Tables by name."""
     policy: Policy
@@ -236,6 +262,41 @@ class PartyConfig(Section):
     """host:port for Prometheus; plain HTTP on loopback, elsewhere TLS with a client certificate; none if left out."""
     threads: int = Field(default=1, ge=1, le=256)
     """Threads of torch."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _coordinator_at_connect(cls, value: Any) -> Any:
+        """Who is at `connect` need not be written twice."""
+        if isinstance(value, dict) and value.get("connect") and not (value.get("relay") or value.get("coordinator")):
+            policy = value.get("policy")
+            names = policy.get("coordinators") if isinstance(policy, dict) else None
+            if isinstance(names, list | tuple) and len(names) == 1:
+                return value | {"coordinator": {"name": names[0], "address": value["connect"]}}
+        return value
+
+    @model_validator(mode="after")
+    def _listens_or_connects(self) -> Self:
+        if self.connect is None and self.relay is not None:
+            raise ValueError("`relay` names who is at `connect`: add `connect: host:port`, or take it out")
+        if self.connect is not None and "listen" in self.model_fields_set:
+            raise ValueError("`listen` and `connect` exclude each other: keep `connect` where nobody can dial in")
+        if self.connect is not None and self.relay is None and self.coordinator is None:
+            raise ValueError(
+                "`policy.coordinators` names several: write which of them is at `connect`, as "
+                "`coordinator: {name: ..., address: ...}`"
+            )
+        return self
+
+    @property
+    def relays(self) -> list[RelayPlace]:
+        """The relays that this party knows: first the one that it dials, if it does, then its coordinator's."""
+        found = []
+        if self.connect is not None and self.relay is not None:
+            found.append(RelayPlace("relay", self.relay, self.connect))
+        if self.coordinator is not None:
+            address = self.coordinator.address if self.connect is None or self.relay else self.connect
+            found.append(RelayPlace("coordinator", self.coordinator.name, address))
+        return found
 
     @model_validator(mode="after")
     def _opens_own_tables(self) -> Self:

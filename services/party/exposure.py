@@ -155,21 +155,22 @@ class SumCounter:
         self._register, self._run_id, self._policy, self._block = register, run_id, policy, block
         self._left, self._turn = 0, threading.Lock()
 
-    def count(self) -> None:
-        """Note one sum before it leaves.
+    def count(self, sums: int = 1) -> None:
+        """Note sums of each row before they leave.
 
         Raises:
             ExposureRefused: where the owner's floor is reached.
         """
         with self._turn:
-            if not self._left:
-                self._left = self._register.reserve(self._run_id, self._block, self._policy)
-            if not self._left:
+            if self._left < sums:
+                wanted = max(self._block, sums - self._left)
+                self._left += self._register.reserve(self._run_id, wanted, self._policy)
+            if self._left < sums:
                 raise ExposureRefused(
                     f"`sums_per_row` is reached: it is {self._policy.sums_per_row}, over all runs of this view. The "
                     "owner may raise it in the policy; the run can be resumed then"
                 )
-            self._left -= 1
+            self._left -= sums
 
     def close(self) -> None:
         """Give back what was counted ahead; where that cannot be written it stays counted, which errs safely."""
@@ -228,8 +229,8 @@ def _check_mixing(connection: sa.Connection, entries: Iterable[Exposure], asked:
         before = "with a finite ε" if new.exact else "without noise"
         raise ExposureRefused(
             f"a run {what} over rows of table {new.table} that run {old.run_id} has used {before}: together they "
-            "have no ε, and an exact release counts as infinite. Keep tables for the one and for the other apart, or let "
-            "the owner set `mixing` in the policy"
+            "have no ε, and an exact release counts as infinite. Keep tables for the one and for the other apart, or "
+            "let the owner set `mixing` in the policy"
         )
 
 

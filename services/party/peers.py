@@ -3,7 +3,6 @@
 import asyncio
 import contextlib
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import grpc
@@ -16,7 +15,7 @@ from parley.protocols.protocol import EXTENSION, CrossingProtocol
 from parley.protocols.tensor.codec import Blobs, MessageInvalid
 from parley.services.wire.envelopes import extension, from_extension
 from parley.services.wire.framing import framed
-from parley.services.wire.transport import open_channel
+from parley.services.wire.routes import RelayUnknown, Routes
 
 _FIELDS = frozenset(pb.PushRequest.DESCRIPTOR.fields_by_name)
 
@@ -29,11 +28,12 @@ class PeerLinks:
         session_id: str,
         names: Sequence[str],
         addresses: Sequence[str],
-        identity: Path,
+        routes: Routes,
         protocol: CrossingProtocol,
     ) -> None:
+        """`addresses` are hosts and ports, or the relays that parties are behind."""
         self._session_id, self._names, self._addresses = session_id, names, addresses
-        self._identity, self._protocol = identity, protocol
+        self._routes, self._protocol = routes, protocol
         self._streams: dict[int, grpc.aio.StreamUnaryCall] = {}
         self._channels: dict[int, grpc.aio.Channel] = {}
         self._writing = [asyncio.Lock() for _ in names]
@@ -77,6 +77,8 @@ class PeerLinks:
                 # The first message, or the stream has ended since the last one; one that arrives twice counts once.
                 attach = pb.PushRequest(attach=pb.Attach(session_id=self._session_id))
                 await self._write(receiver, self._dial(receiver), [attach, *parts])
+            except RelayUnknown as unknown:
+                raise PeerLost(f"{self._names[receiver]} cannot be reached: {unknown}") from None
             except (grpc.aio.AioRpcError, asyncio.InvalidStateError) as error:
                 why = error.details() if isinstance(error, grpc.aio.AioRpcError) else "its stream has ended"
                 raise PeerLost(f"{self._names[receiver]} cannot be reached: {why}") from None
@@ -95,7 +97,7 @@ class PeerLinks:
     def _dial(self, receiver: int) -> grpc.aio.StreamUnaryCall:
         if receiver not in self._channels:
             name, address = self._names[receiver], self._addresses[receiver]
-            self._channels[receiver] = open_channel(address, self._identity, "party", name, own_connection=True)
+            self._channels[receiver] = self._routes.channel(address, "party", name, own_connection=True)
         return pb_grpc.PeerServiceStub(self._channels[receiver]).Push()
 
     async def close(self) -> None:

@@ -73,7 +73,7 @@ __all__ = [
     "tls_name",
 ]
 
-Role = Literal["coordinator", "party", "client"]
+Role = Literal["coordinator", "party", "client", "relay"]
 ROLES: tuple[Role, ...] = get_args(Role)
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")  # as in run specs

@@ -55,7 +55,11 @@ def address_of(config: Path) -> tuple[str, Path]:
     """
     try:
         content = yaml.safe_load(config.read_text())
-        listen, identity = str(content["listen"]), config.resolve().parent / str(content["identity"])
+        folder = config.resolve().parent
+        identity = folder / str(content["identity"])
+        if content.get("connect"):  # it listens for itself alone
+            return f"unix:{folder / str(content['state']) / 'sockets' / 'service'}", identity
+        listen = str(content["listen"])
     except (OSError, yaml.YAMLError, KeyError, TypeError) as error:
         raise Unhealthy(f"{config} does not say where the service listens and who it is: {error}") from None
     host, _, port = listen.rpartition(":")

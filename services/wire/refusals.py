@@ -1,6 +1,7 @@
 """Errors on the wire: one status code and one named reason for each refusal, from a service's own catalogue."""
 
 import asyncio
+import contextlib
 import inspect
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -107,43 +108,48 @@ class BoundaryInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]
         if handler.unary_stream:
             return grpc.unary_stream_rpc_method_handler(self._streamed(method, handler.unary_stream), decode, encode)
         if handler.stream_unary:
-            return grpc.stream_unary_rpc_method_handler(self._single(method, handler.stream_unary), decode, encode)
+            unary = self._single(method, handler.stream_unary, lasts=True)
+            return grpc.stream_unary_rpc_method_handler(unary, decode, encode)
         return grpc.stream_stream_rpc_method_handler(self._streamed(method, handler.stream_stream), decode, encode)
 
-    def _single(self, method: str, behaviour: Callable[..., Any]) -> Callable[..., Any]:
+    def _single(self, method: str, behaviour: Callable[..., Any], *, lasts: bool = False) -> Callable[..., Any]:
         async def call(request: Any, context: grpc.aio.ServicerContext) -> Any:
-            try:
-                self._admit(method, context)
-                _refuse_malformed(request)
+            async with self._checked(method, request, context, lasts=lasts):
                 return await behaviour(request, context)
-            except Exception as error:
-                await self._refuse(method, context, error)
 
         return call
 
     def _streamed(self, method: str, behaviour: Callable[..., Any]) -> Callable[..., Any]:
         if inspect.iscoroutinefunction(behaviour):  # it writes to the context itself, as the health service does
-            return self._single(method, behaviour)
+            return self._single(method, behaviour, lasts=True)
 
         async def call(request: Any, context: grpc.aio.ServicerContext) -> AsyncIterator[Any]:
-            watch: asyncio.Task[None] | None = None
-            try:
-                self._admit(method, context)
-                _refuse_malformed(request)
-                watch = self._watched(context)
+            async with self._checked(method, request, context, lasts=True):
                 async for response in behaviour(request, context):
                     yield response
-            except Exception as error:
-                await self._refuse(method, context, error)
-            except asyncio.CancelledError:
-                if watch is None or not watch.done():
-                    raise
-                await self._refuse(method, context, CertificateRevoked("the caller's certificate stands no longer"))
-            finally:
-                if watch is not None:
-                    watch.cancel()
 
         return call
+
+    @contextlib.asynccontextmanager
+    async def _checked(
+        self, method: str, request: Any, context: grpc.aio.ServicerContext, *, lasts: bool
+    ) -> AsyncIterator[None]:
+        """Around a call: its caller may make it, and as long as one `lasts` its certificate stands."""
+        watch: asyncio.Task[None] | None = None
+        try:
+            self._admit(method, context)
+            _refuse_malformed(request)
+            watch = self._watched(context) if lasts else None
+            yield
+        except Exception as error:
+            await self._refuse(method, context, error)
+        except asyncio.CancelledError:
+            if watch is None or not watch.done():
+                raise
+            await self._refuse(method, context, CertificateRevoked("the caller's certificate stands no longer"))
+        finally:
+            if watch is not None:
+                watch.cancel()
 
     def _admit(self, method: str, context: grpc.aio.ServicerContext) -> Caller:
         metrics.CALLS.labels(method).inc()

@@ -17,12 +17,15 @@ LARGEST_MESSAGE_BYTES = 4 * INLINE_BYTES
 Stamp = tuple[tuple[str, int], ...]
 CONTROL_SECONDS = 20.0
 """Deadline of a control call."""
+RELAYED_CONNECT_MILLISECONDS = 15_000
+"""How long a connection through a relay may take to be made."""
 
 OPTIONS: list[tuple[str, Any]] = [
     ("grpc.max_receive_message_length", LARGEST_MESSAGE_BYTES),
     ("grpc.max_send_message_length", LARGEST_MESSAGE_BYTES),
     ("grpc.keepalive_time_ms", 10_000),
-    ("grpc.keepalive_timeout_ms", 5_000),
+    ("grpc.keepalive_timeout_ms", 10_000),
+    ("grpc.http2.ping_timeout_ms", 10_000),  # which it really waits for an answer; a minute if left out
     ("grpc.keepalive_permit_without_calls", 1),
     ("grpc.http2.max_pings_without_data", 0),
     ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
@@ -95,8 +98,10 @@ def open_channel(
 ) -> grpc.aio.Channel:
     """A channel to `role` `name` at `address`; channels share a connection unless one asks for its own."""
     credentials = channel_credentials(load_identity(identity))
-    options = [*channel_options(role, name), ("grpc.use_local_subchannel_pool", int(own_connection))]
-    return grpc.aio.secure_channel(address, credentials, options=options)
+    options = dict([*channel_options(role, name), ("grpc.use_local_subchannel_pool", int(own_connection))])
+    if address.startswith("unix:"):  # it stands for a service far away, which has to be told of the connection first
+        options["grpc.min_reconnect_backoff_ms"] = RELAYED_CONNECT_MILLISECONDS
+    return grpc.aio.secure_channel(address, credentials, options=list(options.items()))
 
 
 async def add_health_and_reflection(server: grpc.aio.Server, services: Sequence[str]) -> health_aio.HealthServicer:

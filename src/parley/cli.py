@@ -17,6 +17,7 @@ from parley.commands import (
     data,
     demo,
     doctor,
+    explore,
     exposure,
     federation,
     ledger,
@@ -48,10 +49,12 @@ app.command("manifest", rich_help_panel=SET_UP)(manifest.manifest)
 app.command("approve", rich_help_panel=SET_UP)(approve.approve)
 app.command("coordinator", rich_help_panel=SET_UP)(services.coordinator)
 app.command("party", rich_help_panel=SET_UP)(services.party)
+app.command("relay", rich_help_panel=SET_UP)(services.relay)
 app.add_typer(run.app, name="run", rich_help_panel=TRAIN)
 run.app.command("card")(card.card)
 run.app.command("coefficients")(coefficients.coefficients)
 app.command("align", rich_help_panel=TRAIN)(align.align)
+app.command("explore", rich_help_panel=TRAIN)(explore.explore)
 app.command("parties", rich_help_panel=TRAIN)(federation.parties)
 app.command("predict", rich_help_panel=TRAIN)(federation.predict)
 app.add_typer(ledger.app, name="ledger", rich_help_panel=TRAIN)

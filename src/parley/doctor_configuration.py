@@ -1,6 +1,7 @@
 """What `parley doctor --config` looks at: a service's configuration before it starts."""
 
 import math
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,6 +18,10 @@ from parley.tables.errors import TableError
 if TYPE_CHECKING:
     from parley.services.coordinator.config import CoordinatorConfig
     from parley.services.party.config import PartyConfig
+
+
+PROXIES = ("grpc_proxy", "https_proxy", "http_proxy")
+"""Environment variables that name a proxy, in the order in which gRPC looks at them."""
 
 
 def configuration(path: Path) -> Iterator[Check]:
@@ -44,8 +49,30 @@ def _party(path: Path) -> Iterator[Check]:
     for name in config.tables:
         yield _table(config, name)
     yield from _policy(config)
-    if config.coordinator is not None:
+    if config.connect is not None:
+        yield from _outbound(config)
+    if config.coordinator is not None and config.coordinator.address != config.connect:
         yield _reachable(f"coordinator {config.coordinator.name}", config.coordinator.address)
+
+
+def _outbound(config: "PartyConfig") -> Iterator[Check]:
+    """What a party that takes no connections needs: a way out, and a short path for its own socket."""
+    from parley.services.wire.routes import SERVICE_SOCKET, SOCKETS
+    from parley.services.wire.tunnels import SocketPathTooLong, socket_address
+
+    place = config.relays[0]
+    subject = f"{place.role} {place.name}, dialled in place of listening"
+    proxy = next((name for name in PROXIES if os.environ.get(name)), None)
+    problem = reaches(place.address)
+    if problem and proxy is None:
+        remedy = "start it, correct `connect`, or open the firewall outwards (https_proxy names a proxy that leads out)"
+        yield warning(subject, f"nothing answers at {place.address} ({problem})", remedy)
+    else:
+        yield ok(subject, f"dialled through the proxy of {proxy}" if problem else f"answers at {place.address}")
+    try:
+        socket_address(config.state / SOCKETS / SERVICE_SOCKET)
+    except SocketPathTooLong as too_long:
+        yield from_error("state", too_long)
 
 
 def _coordinator(path: Path) -> Iterator[Check]:
@@ -63,12 +90,18 @@ def _coordinator(path: Path) -> Iterator[Check]:
     for name, labels in config.labels.items():
         yield _labels(name, labels, labels.column, labels.id)
     for name, party in config.parties.items():
-        yield _reachable(f"party {name}", party.address)
+        if party.connects:
+            yield ok(f"party {name}", "dials this coordinator: nothing to open, it is there once it has started")
+        elif party.relay is not None:
+            yield _reachable(f"relay {party.relay.name} of party {name}", party.relay.address)
+        else:
+            yield _reachable(f"party {name}", party.address or "")
 
 
 def _service(config: "PartyConfig | CoordinatorConfig", role: str) -> Iterator[Check]:
     yield certificate("certificate", config.identity, role, config.name)
-    yield port("port", config.listen)
+    if getattr(config, "connect", None) is None:
+        yield port("port", config.listen)
     yield writable("state", config.state)
     yield _database(config.database)
 

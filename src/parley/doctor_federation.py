@@ -16,6 +16,7 @@ from parley.client import RequestRefused, connect
 from parley.contracts.run.v1 import run_service_pb2
 from parley.doctor import REACH_SECONDS, Check, broken, certificate, expiry, from_error, noticed, ok, reaches, warning
 from parley.services.wire.certificates import Identity, PeerRefused, load_identity, peer_identity, tls_name
+from parley.services.wire.relay_line import relay_in
 from parley.services.wire.version import VERSION
 
 SKEW_SECONDS = 5.0
@@ -59,12 +60,14 @@ def _party(party: Any, identity: Identity) -> Iterator[Check]:
     subject = f"party {party.name}"
     if not party.reachable:
         remedy = f"start it, or correct its address ({party.address}) in the coordinator's configuration"
+        if relay_in(party.address):
+            remedy = "start it, and see in its log whether it can dial out (`connect`; proxies are honoured)"
         yield broken(subject, party.problem or "does not answer", remedy)
         return
     yield ok(subject, f"answers the coordinator at {party.address} within {party.latency_milliseconds:.0f} ms")
     yield _version(f"{subject} version", party.version)
     yield _skew(f"{subject} clock", party.clock_skew_seconds)
-    if not reaches(party.address):  # from here too; often only the coordinator may
+    if not relay_in(party.address) and not reaches(party.address):  # from here too; often only the coordinator may
         yield _server(f"{subject} certificate", party.address, identity, party.name, role="party")
     for table in party.offers:
         yield _offered(f"{subject} table {table.name}", table, party.name)

@@ -25,6 +25,8 @@ def explained(config: "PartyConfig") -> Iterator[str]:
     if policy.exact_sums is not None:
         allowed = [f"{name} of {', '.join(tables) or 'none'}" for name, tables in policy.exact_sums.items()]
         yield f"sums without noise: {'; '.join(allowed) or 'none'}"
+    rows, must = policy.features, "must noise rows" if policy.features.required else "may noise rows"
+    yield f"a run {must} (`privacy.features`); all of them together cost a row at most ε = {rows.epsilon:g}"
     bound = {
         "columns": "of a linear block fewer exact sums of a row than tell its columns",
         "unbounded": "sums of a row unbounded",

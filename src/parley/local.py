@@ -7,8 +7,9 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
@@ -49,6 +50,12 @@ class LocalFederation:
     """Further fields of the coordinator's configuration."""
     party_options: Mapping[str, Any] = field(default_factory=dict)
     """Further fields of every party's configuration."""
+    outbound: Collection[str] = ()
+    """Parties that listen nowhere: they dial the coordinator, or the relay where there is one."""
+    relay_options: Mapping[str, Any] | None = None
+    """Runs a relay by itself, `relay`, with these further fields of its configuration; None runs none."""
+    wrappers: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    """Commands that single services are started by, by name, such as `env NAME=value`."""
     modules: Mapping[str, str] = field(default_factory=dict)
     """Python modules to run in place of a service's own, by name."""
     ready_seconds: float = READY_SECONDS
@@ -59,7 +66,7 @@ class LocalFederation:
     def __enter__(self) -> Self:
         self.write()
         try:
-            for name in [*self.tables, "coordinator"]:
+            for name in self.services:
                 self.start(name)
             for name in self.processes:
                 self.wait_until_ready(name)
@@ -67,6 +74,11 @@ class LocalFederation:
             self.stop()
             raise
         return self
+
+    @property
+    def services(self) -> list[str]:
+        """Every service, in the order in which they start."""
+        return [*self.tables, "coordinator", *(["relay"] if self.relay_options is not None else [])]
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -77,6 +89,8 @@ class LocalFederation:
         """Make certificates and configuration files."""
         self.directory.mkdir(parents=True, exist_ok=True)
         names = dict.fromkeys(self.tables, "party") | {"coordinator": "coordinator", "client": "client"}
+        if self.relay_options is not None:
+            names["relay"] = "relay"
         authority = self.directory / "certificates" / "authority"
         if not (authority / "ca.pem").exists():
             create_authority(authority, "local-authority")
@@ -85,7 +99,10 @@ class LocalFederation:
         self.addresses = {name: f"127.0.0.1:{port}" for name, port in zip(names, _free_ports(len(names)), strict=True)}
         for name, tables in self.tables.items():
             self._write(name, self._party(name, tables))
-        parties = {name: {"address": self.addresses[name]} for name in self.tables}
+        if self.relay_options is not None:
+            relay = {name: value for name, value in self._service("relay").items() if name != "state"}
+            self._write("relay", relay | dict(self.relay_options))
+        parties = {name: self._way_to(name) for name in self.tables}
         self._write(
             "coordinator",
             self._service("coordinator")
@@ -97,18 +114,29 @@ class LocalFederation:
         """Start one service."""
         ready = self.directory / f"{name}.ready"
         ready.unlink(missing_ok=True)
-        module = self.modules.get(
-            name, "parley.services.coordinator" if name == "coordinator" else "parley.services.party"
-        )
-        command = [sys.executable, "-m", module, "--config", str(self.directory / f"{name}.yaml")]
+        module = self.modules.get(name, self.module_of(name))
+        command = [
+            *self.wrappers.get(name, ()),
+            sys.executable,
+            "-m",
+            module,
+            "--config",
+            str(self.directory / f"{name}.yaml"),
+        ]
         environment = {"OMP_NUM_THREADS": "1", **os.environ}
-        with (self.directory / f"{name}.log").open("ab") as log:
+        # An interrupt in the middle would leave a process that nobody knows of.
+        with (self.directory / f"{name}.log").open("ab") as log, _uninterrupted():
             self.processes[name] = subprocess.Popen(  # noqa: S603 (our own modules)
                 [*command, "--ready-file", str(ready), "--parent", str(os.getpid())],
                 stdout=log,
                 stderr=log,
                 env=environment,
             )
+
+    @staticmethod
+    def module_of(name: str) -> str:
+        """The module that runs a service."""
+        return f"parley.services.{name if name in ('coordinator', 'relay') else 'party'}"
 
     def wait_until_ready(self, name: str) -> None:
         """Wait until a service listens."""
@@ -151,6 +179,20 @@ class LocalFederation:
                 process.kill()
                 process.wait()
 
+    def _way_to(self, name: str) -> dict[str, Any]:
+        """How the coordinator reaches a party."""
+        if name not in self.outbound:
+            return {"address": self.addresses[name]}
+        if self.relay_options is None:
+            return {"connects": True}
+        return {"relay": {"name": "relay", "address": self.addresses["relay"]}}
+
+    def _dialling(self, service: dict[str, Any]) -> dict[str, Any]:
+        """The fields of a party that dials out."""
+        relay = {} if self.relay_options is None else {"relay": "relay"}
+        fields = {name: value for name, value in service.items() if name != "listen"}
+        return fields | relay | {"connect": self.addresses["relay" if relay else "coordinator"]}
+
     def _service(self, name: str) -> dict[str, Any]:
         return {
             "name": name,
@@ -160,7 +202,8 @@ class LocalFederation:
         }
 
     def _party(self, name: str, tables: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
-        return self._service(name) | {
+        service = self._service(name)
+        return (self._dialling(service) if name in self.outbound else service) | {
             "coordinator": {"name": "coordinator", "address": self.addresses["coordinator"]},
             "tables": _absolute(tables),
             "policy": {
@@ -179,6 +222,24 @@ class LocalFederation:
 
     def _write(self, name: str, content: Mapping[str, Any]) -> None:
         (self.directory / f"{name}.yaml").write_text(yaml.safe_dump(dict(content), sort_keys=False))
+
+
+@contextlib.contextmanager
+def _uninterrupted() -> Iterator[None]:
+    """Let SIGINT and SIGTERM wait until the end; they strike the main thread alone, and a child inherits nothing."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    came: list[int] = []
+    numbers = [number for number in (signal.SIGINT, signal.SIGTERM) if signal.getsignal(number) is not None]
+    before = {number: signal.signal(number, lambda sent, _: came.append(sent)) for number in numbers}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        for number in came:
+            signal.raise_signal(number)
 
 
 def _absolute(tables: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:

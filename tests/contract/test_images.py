@@ -15,7 +15,8 @@ ROOMS = ("contracts", "numerics", "privacy", "protocols", "services", "services.
 COMMON = {"parley", *(f"parley.{room}" for room in ROOMS)}
 PACKAGES = {
     "party": COMMON | {"parley.party", "parley.services.party"},
-    "coordinator": COMMON | {"parley.coordinator", "parley.dashboard", "parley.services.coordinator"},
+    "coordinator": COMMON
+    | {"parley.coordinator", "parley.dashboard", "parley.services.coordinator", "parley.services.relay"},
 }
 DISTRIBUTIONS = {
     "dp_accounting": "dp-accounting",

@@ -40,13 +40,13 @@ def of_kind(manifests: list[dict], kind: str) -> list[dict]:
     return [manifest for manifest in manifests if manifest["kind"] == kind]
 
 
-@pytest.mark.parametrize("example", ["party", "active"])
+@pytest.mark.parametrize("example", ["party", "outbound-party", "active"])
 def test_the_chart_has_nothing_to_lint(example):
     done = run(str(HELM), "lint", "--strict", str(CHART), "--values", str(EXAMPLES / f"{example}.yaml"))
     assert done.returncode == 0, done.stdout.decode()
 
 
-@pytest.mark.parametrize("example", ["party", "active"])
+@pytest.mark.parametrize("example", ["party", "outbound-party", "active"])
 def test_every_manifest_is_one_that_kubernetes_knows(example):
     validator = pytest.importorskip("kubernetes_validate", reason="kubernetes-validate is not installed")
     manifests = rendered(example)
@@ -67,6 +67,17 @@ def test_the_configuration_that_the_chart_writes_is_one_that_the_services_read(t
         file.write_text(found[0])
         config: Any = load_config(file, kind)
         assert (config.listen, config.state, config.identity) == ("0.0.0.0:7700", Path("/state"), Path("/certificates"))
+
+
+def test_a_party_that_only_dials_out_has_no_service_no_port_and_lets_nobody_in(tmp_path):
+    manifests = rendered("outbound-party")
+    assert not of_kind(manifests, "Service")
+    (workload,) = of_kind(manifests, "StatefulSet")
+    assert "ports" not in workload["spec"]["template"]["spec"]["containers"][0]
+    (policy,) = of_kind(manifests, "NetworkPolicy")
+    assert policy["spec"]["ingress"] == []
+    (tmp_path / "party.yaml").write_text(of_kind(manifests, "ConfigMap")[0]["data"]["party.yaml"])
+    assert load_config(tmp_path / "party.yaml", PartyConfig).connect == "coordinator.example.org:7700"
 
 
 def test_every_pod_is_confined_probed_and_limited():

@@ -8,6 +8,7 @@ from typing import Any
 import grpc
 import pytest
 from grpc_health.v1 import health_pb2
+from parley.contracts.relay.v1 import relay_service_pb2
 
 from parley.contracts.alignment.v1 import alignment_service_pb2
 from parley.contracts.coordinator.v1 import coordinator_service_pb2
@@ -42,6 +43,7 @@ SERVICES = [
     ("bank", health_pb2.DESCRIPTOR.services_by_name["Health"]),
     ("coordinator", run_service_pb2.DESCRIPTOR.services_by_name["RunService"]),
     ("coordinator", coordinator_service_pb2.DESCRIPTOR.services_by_name["CoordinatorService"]),
+    ("coordinator", relay_service_pb2.DESCRIPTOR.services_by_name["RelayService"]),
     ("coordinator", health_pb2.DESCRIPTOR.services_by_name["Health"]),
 ]
 # What an empty request gets from whoever may call; "other coordinator" is one that no policy names, "other party" one
@@ -65,6 +67,7 @@ EXPECTED: dict[str, Any] = {
     "RunService/CancelRun": {"client": NO_RUN},
     "RunService/ResumeRun": {"client": NO_RUN},
     "RunService/DeleteRun": {"client": NO_RUN},
+    "RunService/TagRun": {"client": NO_RUN},
     "RunService/PruneRuns": {"client": INVALID},
     "RunService/Predict": {"client": NO_RUN},
     "RunService/ListParties": {"client": OK},
@@ -73,6 +76,11 @@ EXPECTED: dict[str, Any] = {
     "RunService/Align": {"client": INVALID},
     "CoordinatorService/Announce": {"party": OK, "other party": ("NOT_FOUND", "PARTY_UNKNOWN")},
     "CoordinatorService/AskSlopes": dict.fromkeys(PARTIES, INVALID),
+    "RelayService/Register": dict.fromkeys(PARTIES, ("NOT_FOUND", "PARTY_UNKNOWN")),
+    "RelayService/Accept": dict.fromkeys(PARTIES, ("NOT_FOUND", "CONNECTION_UNKNOWN")),
+    "RelayService/Connect": dict.fromkeys(
+        (*PARTIES, "coordinator", "other coordinator"), ("UNAVAILABLE", "PARTY_AWAY")
+    ),
     "Health/Check": dict.fromkeys(EVERYONE, OK),
     "Health/Watch": dict.fromkeys(EVERYONE, OK),
     "Health/List": dict.fromkeys(EVERYONE, ("UNIMPLEMENTED", "NOT_IMPLEMENTED")),

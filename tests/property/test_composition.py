@@ -13,6 +13,7 @@ from parley.privacy.accounting import (
     RELEASES,
     RENYI,
     Composed,
+    GaussianRelease,
     LaplaceLabels,
     PureRelease,
     RandomisedResponse,
@@ -29,6 +30,7 @@ releases = {
     RandomisedResponse: st.builds(RandomisedResponse, epsilons, classes),
     UnaryEncoding: st.builds(UnaryEncoding, epsilons, classes),
     LaplaceLabels: st.builds(LaplaceLabels, epsilons, classes),
+    GaussianRelease: st.builds(GaussianRelease, st.floats(0.01, 2.0), st.sampled_from([0.0, 1e-12])),
     Unprotected: st.builds(Unprotected),
 }
 events = st.recursive(

@@ -1,4 +1,4 @@
-"""`parley coordinator` and `parley party`: run a service until it is stopped."""
+"""`parley coordinator`, `parley party` and `parley relay`: run a service until it is stopped."""
 
 import runpy
 import sys
@@ -25,6 +25,16 @@ def party(config: Config, ready_file: ReadyFile = None) -> None:
     Example: [bold]parley party --config bank.yaml[/bold]
     """
     _serve("parley.services.party", config, ready_file)
+
+
+def relay(config: Config, ready_file: ReadyFile = None) -> None:
+    """Run a relay until it is stopped; the same as `python -m parley.services.relay`.
+
+    It carries connections to parties that only dial out. Coordinators do so for their own parties without it.
+
+    Example: [bold]parley relay --config relay.yaml[/bold]
+    """
+    _serve("parley.services.relay", config, ready_file)
 
 
 def _serve(module: str, config: Path, ready_file: Path | None) -> None:

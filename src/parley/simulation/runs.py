@@ -28,6 +28,7 @@ from parley.services.coordinator.labels import LabelStore
 from parley.services.coordinator.programs import coordinator_side
 from parley.services.party.algorithms import party_side
 from parley.services.party.preprocessing import table_of_run
+from parley.services.party.row_noise import noised_rows, with_rows
 from parley.services.party.tables import TableStore
 from parley.simulation.driver import Exchange, Outcome, Simulation, finished
 from parley.simulation.peers import MemoryLine, memory_peers
@@ -83,7 +84,40 @@ def holdings_of(spec: RunSpec, stores: Mapping[str, TableStore]) -> list[Holding
     for entry in spec.parties:
         if entry.view is not None:
             raise ValueError(f"{entry.name}'s policy alone knows view {entry.view!r}: name `columns` to try a run here")
-    return [Holding(table_of_run(stores[name], spec, m, dense=dense), stores[name]) for m, name in enumerate(names)]
+    tables = [table_of_run(stores[name], spec, m, dense=dense) for m, name in enumerate(names)]
+    return [
+        Holding(_noised(spec, table), _NoisedTables(stores[name], spec))
+        for name, table in zip(names, tables, strict=True)
+    ]
+
+
+def _noised(spec: RunSpec, table: Table) -> Table:
+    """Rows as a party would show them; its key is this process's, so that it draws the same noise again."""
+    settings = spec.privacy.features
+    if settings.kind != "once":
+        return table
+    return with_rows(table, noised_rows(settings, KeyedNoise(_row_noise_key()), table))
+
+
+@functools.cache
+def _row_noise_key() -> bytes:
+    return new_key()
+
+
+@dataclass(frozen=True)
+class _NoisedTables:
+    """A party's other tables, which pass the same noise."""
+
+    store: TableStore
+    spec: RunSpec
+
+    def labels(
+        self, name: str, classes: Sequence[str] | None = None, kind: Literal["classes", "real"] = "classes"
+    ) -> Labels:
+        return self.store.labels(name, classes, kind)
+
+    def load_like(self, name: str, other: Table) -> Table:
+        return _noised(self.spec, self.store.load_like(name, other))
 
 
 def simulation_of(
@@ -115,7 +149,7 @@ def simulation_of(
         line.program = program
     roles = [party.role(Begun(each, sizes, program.outputs, peers[m], secrets[m])) for m, each in enumerate(opened)]
     protected = protected_sums(spec.privacy.aggregation, len(roles)) if sums == "protected" else None
-    return Simulation(party.protocol, program, roles, protected)
+    return Simulation(party.protocol, program, roles, protected, spec.stop)
 
 
 def train_pooled(
@@ -148,7 +182,8 @@ def train_holdings(
 ) -> PooledRun:
     """The same with whatever each party holds."""
     started, read = time.perf_counter(), _Reader(labels)
-    whole = spec.model_copy(update={"checkpoint_every": 0})  # nobody will resume it
+    # nobody will resume it, but one that stops early goes back to its best checkpoint
+    whole = spec if spec.stop is not None else spec.model_copy(update={"checkpoint_every": 0})
     torch.set_num_threads(1)  # as in a party: matrices this small lose more to a second thread than they gain
     with threadpool_limits(1):
         simulation = simulation_of(whole, holdings, read, run_id=run_id, noise_key=noise_key)

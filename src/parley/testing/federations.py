@@ -41,12 +41,12 @@ class ForkedFederation(LocalFederation):
 
     def start(self, name: str) -> None:
         """Start one service."""
-        if self.fork_server is None:
+        if self.fork_server is None or name in self.wrappers:
             super().start(name)
             return
         ready = self.directory / f"{name}.ready"
         ready.unlink(missing_ok=True)
-        module = "parley.services.coordinator" if name == "coordinator" else "parley.services.party"
+        module = self.modules.get(name, self.module_of(name))
         arguments = ["--config", str(self.directory / f"{name}.yaml"), "--ready-file", str(ready)]
         service: Any = self.fork_server.start(module, arguments, self.directory / f"{name}.log")
         self.processes[name] = service

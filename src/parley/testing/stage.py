@@ -80,7 +80,7 @@ class Stage:
     def __enter__(self) -> Self:
         with contextlib.ExitStack() as opening:
             self._server = opening.enter_context(fork_server())
-            tables, labels = self._write_tables()
+            tables, labels = write_tables(self._directory / "data", self._cases)
             self.quiet, self.disturbed = (self._arena(opening, name, tables, labels) for name in ("quiet", "disturbed"))
             self._open = opening.pop_all()
         return self
@@ -135,13 +135,7 @@ class Stage:
     def _arena(
         self, opening: contextlib.ExitStack, name: str, tables: Mapping[str, Any], labels: Mapping[str, Any]
     ) -> Arena:
-        policy = {
-            # A case may be as small as its author likes.
-            **dict.fromkeys(("minimum_rows", "minimum_batch", "minimum_evaluation"), 1),
-            "algorithms": sorted({case.algorithm for case in self._cases}),
-            "aggregations": ["pairwise", "two_tree", "plain"],
-            "epsilon_budget": 1e9,
-        }
+        policy = small_policy(self._cases)
         federation = RelayedFederation(
             self._directory / name, tables, labels, policy=policy, ready_seconds=READY_SECONDS
         )
@@ -149,23 +143,32 @@ class Stage:
         opening.enter_context(federation)
         return Arena(federation, opening.enter_context(federation.connect()))
 
-    def _write_tables(self) -> tuple[dict[str, dict[str, Any]], dict[str, Any]]:
-        data = self._directory / "data"
-        data.mkdir(parents=True)
-        tables: dict[str, dict[str, Any]] = {}
-        labels: dict[str, Any] = {}
-        for case in self._cases:
-            for party, own in case.tables.items():
-                known = tables.setdefault(party, {})
-                for name, columns in own.items():
-                    known[name] = _written(data / f"{party}-{name}.parquet", columns)
-            labels |= {
-                name: _written(data / f"labels-{name}.parquet", columns) for name, columns in case.labels.items()
-            }
-        for written in labels.values():
-            written.pop("label", None)  # a label table's column has this name anyway
-            written["minimum_evaluation"] = 1  # small tables, and nobody's secret
-        return tables, labels
+
+def small_policy(cases: Sequence[AlgorithmCase]) -> dict[str, Any]:
+    """A party's policy that takes every case, as small as its author likes."""
+    return {
+        **dict.fromkeys(("minimum_rows", "minimum_batch", "minimum_evaluation"), 1),
+        "algorithms": sorted({case.algorithm for case in cases}),
+        "aggregations": ["pairwise", "two_tree", "plain"],
+        "epsilon_budget": 1e9,
+    }
+
+
+def write_tables(data: Path, cases: Sequence[AlgorithmCase]) -> tuple[dict[str, dict[str, Any]], dict[str, Any]]:
+    """Write the tables of cases to a new folder; returns those of each party, and those of labels."""
+    data.mkdir(parents=True)
+    tables: dict[str, dict[str, Any]] = {}
+    labels: dict[str, Any] = {}
+    for case in cases:
+        for party, own in case.tables.items():
+            known = tables.setdefault(party, {})
+            for name, columns in own.items():
+                known[name] = _written(data / f"{party}-{name}.parquet", columns)
+        labels |= {name: _written(data / f"labels-{name}.parquet", columns) for name, columns in case.labels.items()}
+    for written in labels.values():
+        written.pop("label", None)  # a label table's column has this name anyway
+        written["minimum_evaluation"] = 1  # small tables, and nobody's secret
+    return tables, labels
 
 
 def _written(path: Path, columns: Columns) -> dict[str, str]:

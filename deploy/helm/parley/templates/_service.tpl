@@ -27,7 +27,8 @@ helm.sh/chart: {{ printf "%s-%s" .top.Chart.Name .top.Chart.Version }}
 
 {{/* The service's YAML file: what the chart knows, over what the values say. */}}
 {{- define "parley.config" -}}
-{{- $fixed := dict "name" .values.name "listen" "0.0.0.0:7700" "identity" "/certificates" "state" "/state" -}}
+{{- $fixed := dict "name" .values.name "identity" "/certificates" "state" "/state" -}}
+{{- if not .values.config.connect }}{{ $fixed = set $fixed "listen" "0.0.0.0:7700" }}{{ end -}}
 {{ toYaml (mergeOverwrite (deepCopy .values.config) $fixed) }}
 {{- end }}
 
@@ -105,6 +106,7 @@ spec:
     requests:
       storage: {{ .values.data.size }}
 {{- end }}
+{{- if not .values.config.connect }}
 ---
 apiVersion: v1
 kind: Service
@@ -122,6 +124,7 @@ spec:
     {{- if $web }}
     - {name: web, port: {{ $web }}, targetPort: web, protocol: TCP}
     {{- end }}
+{{- end }}
 ---
 apiVersion: apps/v1
 kind: StatefulSet
@@ -166,11 +169,13 @@ spec:
           envFrom:
             - secretRef: {name: {{ . }}}
           {{- end }}
+          {{- if not .values.config.connect }}
           ports:
             - {name: grpc, containerPort: 7700, protocol: TCP}
             {{- if $web }}
             - {name: web, containerPort: {{ $web }}, protocol: TCP}
             {{- end }}
+          {{- end }}
           securityContext:
             allowPrivilegeEscalation: false
             readOnlyRootFilesystem: true
@@ -237,7 +242,7 @@ spec:
   policyTypes: [Ingress, Egress]
   # A rule with an empty list of peers would let everybody in, so without peers there is no rule.
   ingress:
-    {{- if .values.network.from }}
+    {{- if and .values.network.from (not .values.config.connect) }}
     - from: {{- toYaml .values.network.from | nindent 8 }}
       ports:
         - {port: grpc, protocol: TCP}

@@ -5,11 +5,11 @@ import pytest
 
 from parley.contracts.party.v1 import party_service_pb2 as pb
 from parley.contracts.party.v1 import party_service_pb2_grpc as pb_grpc
-from parley.services.coordinator.config import PartyAddress
 from parley.services.coordinator.fleet import Fleet, PartyLost, PartyRefused, as_party_error
 from parley.services.wire.authorisation import Policy
 from parley.services.wire.certificates import create_authority, issue
 from parley.services.wire.refusals import BoundaryInterceptor
+from parley.services.wire.routes import Routes
 from parley.services.wire.transport import listen, make_server
 
 
@@ -47,7 +47,8 @@ async def party(authority):
 @pytest.fixture
 async def fleet(authority, party):
     identity = issue(authority, "coordinator", "coordinator", [])
-    fleet = Fleet(identity, {"bank": PartyAddress(address=f"127.0.0.1:{party.port}")})
+    routes = Routes(identity, authority.parent / "sockets")
+    fleet = Fleet(identity, {"bank": f"127.0.0.1:{party.port}"}, routes)
     yield fleet
     await fleet.close()
 

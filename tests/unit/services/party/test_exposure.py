@@ -131,6 +131,17 @@ def test_sums_are_counted_ahead_and_given_back(register):
     assert register.entries()[0].sums == 11
 
 
+def test_an_answer_with_many_sums_of_a_row_counts_as_many(register):
+    counter = register.counter("one", policy(sums_per_row=30), block=10)
+    counter.count(25)
+    counter.count(0)
+    with pytest.raises(ExposureRefused, match="`sums_per_row` is reached"):
+        counter.count(6)
+    counter.count(5)
+    counter.close()
+    assert register.entries()[0].sums == 30
+
+
 def test_sums_stay_counted_where_the_database_takes_no_write(tmp_path, caplog):
     database = tmp_path / "party.db"
     register = open_register(f"sqlite:///{database}")

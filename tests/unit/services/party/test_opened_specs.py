@@ -9,6 +9,7 @@ from parley.services.party.config import PartyConfig
 from parley.services.party.servicer import PartyServicer
 from parley.services.party.sessions import SpecDiffers
 from parley.services.wire.certificates import create_authority, issue
+from parley.services.wire.routes import Routes
 from parley.spec.digests import spec_digest
 from parley.spec.parsing import parse_spec
 
@@ -37,7 +38,8 @@ def party(tmp_path):
                 state=tmp_path / "state",
                 tables={"train": {"path": tmp_path / "train.csv"}},
                 policy={"coordinators": ("hub",), "algorithms": ("bambi",), **floors, **policy},
-            )
+            ),
+            Routes(identity, tmp_path / "sockets"),
         )
 
     return make

@@ -14,6 +14,7 @@ from parley.services.party.peers import PeerLinks
 from parley.services.wire.authorisation import Policy
 from parley.services.wire.certificates import create_authority, issue
 from parley.services.wire.refusals import BoundaryInterceptor
+from parley.services.wire.routes import Routes
 from parley.services.wire.transport import listen, make_server
 
 PUSH = "/parley.peer.v1.PeerService/Push"
@@ -42,9 +43,8 @@ async def recorder(tmp_path):
     server, recorder = make_server(BoundaryInterceptor(Policy({PUSH: frozenset({"party"})}), {})), Recorder()
     pb_grpc.add_PeerServiceServicer_to_server(recorder, server)
     port = listen(server, "127.0.0.1:0", issue(authority, "shop", "party", []))
-    recorder.links = PeerLinks(
-        "session", ["bank", "shop"], ["", f"127.0.0.1:{port}"], issue(authority, "bank", "party", []), PROTOCOL
-    )
+    routes = Routes(issue(authority, "bank", "party", []), tmp_path / "sockets")
+    recorder.links = PeerLinks("session", ["bank", "shop"], ["", f"127.0.0.1:{port}"], routes, PROTOCOL)
     await server.start()
     yield recorder
     await recorder.links.close()
