@@ -85,4 +85,4 @@ def evidence(rows: Vector, seconds: Vector, flip: float = 0.0) -> Evidence:
 
 
 def _filled(counts: Vector) -> Vector:
-    return np.where(counts > 0, counts, HALF) / counts.sum()
+    return np.asarray(np.where(counts > 0, counts, HALF) / counts.sum())

@@ -26,6 +26,9 @@ STEPS = 200
 SHORTEST = 2.0**-30
 CONVERGED = 1e-20
 """Newton decrement at which a fit has ended: coefficients are then right to about its root."""
+STALLED = 1e-12
+"""A decrement below this that makes the loss no smaller is the rounding of the loss."""
+ROUNDING = 1e-15
 SEPARATED = 1e-7
 """A mean loss of classes below this means that a plane tells them apart."""
 LEVEL = 0.95
@@ -80,13 +83,13 @@ class Classes:
 
     def variance(self, eta: Array) -> Array:
         """μ(1−μ), and never 0: it is divided by."""
-        return np.maximum(self.mean(eta) * self.mean(-eta), np.finfo(np.float64).tiny)
+        return np.asarray(np.maximum(self.mean(eta) * self.mean(-eta), np.finfo(np.float64).tiny))
 
     def losses(self, eta: Array, y: Array) -> Array:
         """Cross-entropy."""
         if not self.flip:
-            return np.logaddexp(0.0, eta) - y * eta
-        return -xlogy(y, self.mean(eta)) - xlogy(1 - y, self.mean(-eta))
+            return np.asarray(np.logaddexp(0.0, eta) - y * eta)
+        return np.asarray(-xlogy(y, self.mean(eta)) - xlogy(1 - y, self.mean(-eta)))
 
     def deviance(self, eta: Array, y: Array) -> float:
         """Twice the cross-entropy: of single rows, the largest model has none."""
@@ -127,7 +130,7 @@ class Numbers:
         if self.power == 0:
             return np.asarray(0.5 * (y - eta) ** 2)
         if self.power == 1:
-            return np.exp(eta) - y * eta
+            return np.asarray(np.exp(eta) - y * eta)
         if self.power == 2:
             return y * np.exp(-eta) + eta
         p = self.power
@@ -201,13 +204,16 @@ def fit(z: Array, y: Array, family: Family, penalty: Quadratic | None = None, st
         hessian = (z.T * (slope**2 / variance)) @ z / rows + none.matrix
         step = np.linalg.lstsq(hessian, score, rcond=1e-14)[0]
         decrement = float(score @ step)
+        before = value
         beta, value = _along(z, y, family, none, beta, step, value)
         if isinstance(family, Classes) and penalty is None and value < SEPARATED:
             raise NoSolution(
                 "the columns tell the two classes apart perfectly, so that no finite coefficients are best: take a "
                 "`penalty`, or leave out the column that knows the label"
             )
-        if decrement <= CONVERGED * max(1.0, abs(value)):
+        scale = max(1.0, abs(value))
+        stalled = before - value <= ROUNDING * scale and decrement <= STALLED * scale
+        if stalled or decrement <= CONVERGED * scale:
             return _fitted(z, y, family, beta)
     raise NoSolution(f"the coefficients did not settle in {STEPS} steps: scale the columns, or take a `penalty`")
 

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from parley.numerics.arrays import Vector
 from parley.party.peers import Peers
 from parley.privacy.coefficients import Coefficient
+from parley.privacy.dataset_ledger import DatasetTerms
 from parley.privacy.ledger import Ledger
 from parley.privacy.noise import KeyedNoise
 from parley.privacy.release import RecoveryGate, Release
@@ -74,6 +75,8 @@ class LocalPrivacy:
     ledger: Ledger
     noise: KeyedNoise
     epsilon_budget: float
+    rows: DatasetTerms = field(default_factory=lambda: DatasetTerms(changed="charge"))
+    """What the owner lets all runs together cost one row under noise on rows or in sums."""
 
 
 @dataclass(frozen=True)

@@ -172,8 +172,28 @@ class GaussianRelease:
         return math.inf
 
 
+@dataclass(frozen=True)
+class GaussianSum:
+    """A record in a sum under discrete Gaussian noise (noise_shares.py): its Rényi divergences are a Gaussian's."""
+
+    ratio: float
+    """Δ/σ of the sum: zero-concentrated privacy of half its square."""
+    distance: float = 0.0
+    """Total variation between the noise that was drawn and a discrete Gaussian, at most."""
+    kind: ClassVar[str] = "gaussian_sum"
+
+    def __post_init__(self) -> None:
+        _require(0 < self.ratio < math.inf, f"the ratio of sensitivity to noise must be positive, not {self.ratio}")
+        _require(0 <= self.distance < 1, f"a distance in total variation lies in [0, 1), not {self.distance}")
+
+    @property
+    def epsilon(self) -> float:
+        """No finite pure ε."""
+        return math.inf
+
+
 LatticeRelease = PureRelease | RandomisedResponse | UnaryEncoding | LaplaceLabels | Unprotected
-Release = LatticeRelease | GaussianRelease
+Release = LatticeRelease | GaussianRelease | GaussianSum
 
 
 @dataclass(frozen=True)
@@ -198,7 +218,15 @@ Event = Release | Composed | Together
 
 RELEASES: dict[str, type[Release]] = {
     release.kind: release
-    for release in (PureRelease, RandomisedResponse, UnaryEncoding, LaplaceLabels, GaussianRelease, Unprotected)
+    for release in (
+        PureRelease,
+        RandomisedResponse,
+        UnaryEncoding,
+        LaplaceLabels,
+        GaussianRelease,
+        GaussianSum,
+        Unprotected,
+    )
 }
 
 Cost = TypeVar("Cost")
@@ -248,7 +276,7 @@ def cost(event: Event, accountant: Accountant[Cost]) -> Cost:
             return total
         case PureRelease() | RandomisedResponse() | UnaryEncoding() | LaplaceLabels() | Unprotected():
             return accountant.single(event)
-        case GaussianRelease():
+        case GaussianRelease() | GaussianSum():
             return accountant.single(event)
         case _:
             raise UnknownEvent(f"{type(event).__name__} has no known cost; describe the release by a known event.")
@@ -346,9 +374,9 @@ class LossAccountant(Accountant[Losses]):
         """ε at δ. Lattices of one step compose without rounding; mixed ones are rounded up to a finer common one."""
         if not cost.counts:
             return 0.0
-        lattices = [(each, times) for each, times in cost.counts if not isinstance(each, GaussianRelease)]
+        lattices = [(each, times) for each, times in cost.counts if not isinstance(each, GaussianRelease | GaussianSum)]
         if len(lattices) < len(cost.counts):  # Gaussians have a closed form; beside other noise Rényi has to do
-            return math.inf if lattices else _gaussian(cost.counts, delta)
+            return math.inf if not _all_gaussian(cost.counts) else _gaussian(cost.counts, delta)
         if any(release.loss().infinite for release, _ in lattices):
             return math.inf
         if delta == 0:
@@ -371,15 +399,37 @@ def online_epsilon(event: Event, delta: float = 0.0) -> float:
     """The better of pure ε and Rényi: sound at every δ, and quick enough for every debit. Exact for Gaussian noise."""
     if (exact := gaussian_only(event, delta)) is not None:
         return exact
-    return min(PURE.epsilon(event, delta), RENYI.epsilon(event, delta) if delta else math.inf)
+    distant = distance_of(event)
+    left = delta / 2 if distant else delta
+    found = min(PURE.epsilon(event, delta), RENYI.epsilon(event, left) if left else math.inf)
+    return with_distance(found, distant, delta - left)
 
 
 def gaussian_only(event: Event, delta: float) -> float | None:
     """ε of Gaussian releases alone, by their closed form; None where there are others, or none at all."""
     counts = cost(event, LOSS).counts
-    if not counts or not all(isinstance(release, GaussianRelease) for release, _ in counts):
-        return None
-    return _gaussian(counts, delta)
+    return _gaussian(counts, delta) if counts and _all_gaussian(counts) else None
+
+
+def all_gaussian(event: Event) -> bool:
+    """Whether there are Gaussian releases and sums, and nothing else."""
+    counts = cost(event, LOSS).counts
+    return bool(counts) and all(isinstance(release, GaussianRelease | GaussianSum) for release, _ in counts)
+
+
+def distance_of(event: Event) -> float:
+    """By how much in total variation the noise of all releases differs from what Rényi divergences are about."""
+    counts = cost(event, LOSS).counts
+    return sum(times * each.distance for each, times in counts if isinstance(each, GaussianRelease | GaussianSum))
+
+
+def with_distance(epsilon: float, distance: float, spare: float) -> float:
+    """ε, if what the distance costs at it is within the δ that was spared for it."""
+    return epsilon if not distance or (epsilon < 500 and (1 + math.exp(epsilon)) * distance <= spare) else math.inf
+
+
+def _all_gaussian(counts: Sequence[tuple[Release, int]]) -> bool:
+    return all(isinstance(release, GaussianRelease) for release, _ in counts)
 
 
 def _gaussian(counts: Sequence[tuple[Release, int]], delta: float) -> float:
@@ -451,9 +501,7 @@ class RecordCounts:
 @cache
 def renyi_divergences(release: Release, orders: tuple[float, ...]) -> NDArray[np.float64]:
     """Rényi divergences of one release at some orders."""
-    if isinstance(release, GaussianRelease):
-        if release.distance:  # an event of small probability may lose anything: no order is finite
-            return np.full(len(orders), math.inf)
+    if isinstance(release, GaussianRelease | GaussianSum):  # the distance is for `online_epsilon` to add
         return np.array(orders) * release.ratio**2 / 2
     lattice = release.loss()
     if lattice.infinite:

@@ -6,7 +6,7 @@ which of them matter, and by their names what they are.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 Sharing = Literal["nothing", "party", "columns"]
@@ -32,8 +32,14 @@ class Coefficient:
 
     def rounded(self) -> "Coefficient":
         """With the digits that leave."""
-        inferred = (self.standard_error, self.p_value, self.low, self.high)
-        return Coefficient(self.column, _short(self.value), *map(_short_if_any, inferred), figure=self.figure)
+        return replace(
+            self,
+            value=_short(self.value),
+            standard_error=_short_if_any(self.standard_error),
+            p_value=_short_if_any(self.p_value),
+            low=_short_if_any(self.low),
+            high=_short_if_any(self.high),
+        )
 
 
 @dataclass(frozen=True)

@@ -140,7 +140,7 @@ class FeaturePrivacySpec(Section):
 
     kind: Literal["once", "none"] = "none"
     """`once` noises each row one time, before anything is computed from it, for all runs; `none` noises none."""
-    epsilon: float = Field(default=8.0, gt=0, le=30)
+    epsilon: float = Field(default=8.0, gt=0, le=16)
     """ε of one row of one party, for all runs at these settings together."""
     delta: float = Field(default=1e-6, gt=0, lt=0.1)
     """δ that belongs to it."""

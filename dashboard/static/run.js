@@ -146,6 +146,13 @@ export async function run(main, leaving, id) {
       ? [number(known.standard_error), number(known.p_value), `${number(known.low)} to ${number(known.high)}`] : ["–", "–", "–"];
     const heads = [["Party", ""], ["Column", ""], ["Coefficient", "number"],
       ...(inferred ? [["Standard error", "number"], ["p", "number"], ["95 % interval", "number"]] : [])];
+    const explored = found.flatMap((party) => Object.entries(party.figures).map(([column, figures]) => [party.party, column, figures]));
+    const names = [...new Set(explored.flatMap(([, , figures]) => Object.keys(figures)))].filter((name) => !name.startsWith("bin "));
+    if (explored.length) {
+      update(tuned, el("h2", {}, "Columns"), table([["Party", ""], ["Column", ""], ...names.map((name) => [name, "number"])],
+        explored.map(([party, column, figures]) => [party, column, ...names.map((name) => name in figures ? number(figures[name]) : "–")]), "Columns"));
+      return;
+    }
     update(tuned, el("h2", {}, "Coefficients"), table(heads,
       found.flatMap((party) => [
         ...(party.whole === null ? [] : [[party.party, "all columns", number(party.whole), ...told()]]),

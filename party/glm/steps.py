@@ -48,7 +48,7 @@ def independent_columns(features: Array) -> Array:
     outside = np.zeros(int(known.sum()))
     outside[: len(triangle)] = np.abs(np.diag(triangle))
     kept[known] = outside > INDEPENDENT
-    return kept
+    return np.asarray(kept)
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ class Block:
     @property
     def mixtures(self) -> int:
         """q."""
-        return self.weights.shape[1]
+        return int(self.weights.shape[1])
 
 
 def block(features: Array, noise: KeyedNoise, run: str, party: str, mixtures: int, *, carries_intercept: bool) -> Block:

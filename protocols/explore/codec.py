@@ -48,5 +48,5 @@ def decode_contribution(_: pb.Contribution, __: Blobs, ___: Release[ExploreRound
 
 
 PROTOCOL = CrossingProtocol(
-    "explore", ExploreSpec, pb.Instruction, pb.Contribution, decode_instruction, CROSSINGS, statements
+    "explore", ExploreSpec, pb.Instruction, pb.Contribution, decode_instruction, CROSSINGS, statements, body="explore"
 )

@@ -11,6 +11,8 @@ CROSSINGS: tuple[Entry, ...] = (
     derived("explore.v1.Instruction.classes", "labels", LABEL_PRIVACY, "all parties"),
     *control("explore.v1.Instruction", "round phase flip k", "all parties"),
     *control("explore.v1.Contribution", "round", "coordinator"),
+    *control("party.v1.ExchangeRequest", "explore", "all parties"),
+    *control("party.v1.ExchangeResponse", "explore", "coordinator"),
 )
 
 

@@ -65,4 +65,6 @@ def decode_contribution(message: pb.Contribution, blobs: Blobs, release: Release
     return decode_addend(message.sum, blobs) if message.HasField("sum") else None
 
 
-PROTOCOL = CrossingProtocol("glm", GlmSpec, pb.Instruction, pb.Contribution, decode_instruction, CROSSINGS, statements)
+PROTOCOL = CrossingProtocol(
+    "glm", GlmSpec, pb.Instruction, pb.Contribution, decode_instruction, CROSSINGS, statements, body="glm"
+)

@@ -29,6 +29,8 @@ CROSSINGS: tuple[Entry, ...] = (
     ),
     *control("glm.v1.Instruction", "round phase first count freedom k", "all parties"),
     *control("glm.v1.Contribution", "round", "coordinator"),
+    *control("party.v1.ExchangeRequest", "glm", "all parties"),
+    *control("party.v1.ExchangeResponse", "glm", "coordinator"),
 )
 
 
@@ -41,14 +43,13 @@ def statements(spec: RunSpec) -> Iterator[Statement]:
         "span together, so that it can confirm a guessed column, and no column itself",
         ("glm.v1.Contribution.sum", *addends(spec)),
     )
-    inference = (), ""
-    if not train.penalty.strength:
-        inference = ("glm.v1.Instruction.covariance",), " and the covariance of the coefficients"
+    covariance = () if train.penalty.strength else ("glm.v1.Instruction.covariance",)
+    inferred = " and the covariance of the coefficients" if covariance else ""
     yield Statement(
         COORDINATOR,
-        f"the solution{inference[1]} under these mixtures to all parties: each reads its own coefficients from it, and "
+        f"the solution{inferred} under these mixtures to all parties: each reads its own coefficients from it, and "
         f"nothing about single rows goes to parties. {_labels(spec)}",
-        ("glm.v1.Instruction.solution", *inference[0]),
+        ("glm.v1.Instruction.solution", *covariance),
     )
     if train.penalty.strength:
         yield Statement(

@@ -386,7 +386,8 @@ class PartyServicer(pb_grpc.PartyServiceServicer):
     @functools.cached_property
     def _opened_privacy(self) -> LocalPrivacy:
         key = read_or_create_key(self._config.state / "ldp-noise.key")
-        return LocalPrivacy(self._ledger, KeyedNoise(key), self._config.policy.epsilon_budget)
+        policy = self._config.policy
+        return LocalPrivacy(self._ledger, KeyedNoise(key), policy.epsilon_budget, policy.features.terms)
 
     @functools.cached_property
     def _ledger(self) -> Ledger:

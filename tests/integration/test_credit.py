@@ -61,7 +61,8 @@ def federation(pooled, tmp_path_factory):
         tables[party] = {"customers": {"path": write(folder / f"{party}.csv", ["id", *names[first:last]], rows)}}
     labels = write(folder / "labels.csv", ["id", "label"], [[key, int(row[-1])] for key, row in table.items()])
     policies = {party: {"coefficients": shared} for party, shared in SHARES.items()}
-    with LocalFederation(folder, tables, {"customers": {"path": labels}}, policies=policies) as local:
+    coordinated = {"customers": {"path": labels}}
+    with LocalFederation(folder, tables, coordinated, policies=policies, ready_seconds=240) as local:
         yield local
 
 

@@ -292,6 +292,21 @@ def test_sums_with_and_without_a_party_give_its_addend_away(client, seen):
     assert np.abs(difference_of_runs(whole, rest) - secret).max() < 1e-9
 
 
+def test_averages_with_a_bound_for_each_record_are_paid_for_and_refused_past_the_budget(client, federation):
+    train = yaml.safe_load(averages(OPEN))["train"]
+    records = {"epsilon": 5, "noise": 4, "honest": 3}
+    run = client.start(averages(OPEN, seed=61, train=train | {"rounds": 3, "record_privacy": records}))
+    run.result()
+    command = [sys.executable, "-m", "parley", "ledger", "datasets", "--json", "--config"]
+    shown = subprocess.run([*command, str(federation.directory / "open_west.yaml")], capture_output=True, check=True)
+    found = {each["data set"]: each for each in json.loads(shown.stdout)["datasets"]}["features/records"]
+    assert (found["records"], found["chain"]) == (ROWS, "whole")
+    assert 0 < found["ε spent"] < 5
+    greedy = records | {"epsilon": 16, "noise": 0.5}
+    with pytest.raises(RequestRefused, match=r"BUDGET_EXHAUSTED"):
+        client.start(averages(OPEN, seed=62, train=train | {"rounds": 3, "record_privacy": greedy}))
+
+
 def test_an_owner_lets_no_two_runs_differ_by_a_party(client, seen, federation):
     four = [*KEPT, OPEN[0]]
     client.start(averages(four)).result()

@@ -6,6 +6,7 @@ The federated side has the ring of secure sums, secret mixtures and messages as 
 import numpy as np
 import pytest
 import statsmodels.api as sm
+from sklearn.datasets import load_breast_cancer
 from sklearn.linear_model import ElasticNet, GammaRegressor, LogisticRegression, PoissonRegressor, Ridge
 
 from parley.numerics.generalised_linear import NoSolution
@@ -144,6 +145,20 @@ def test_a_lasso_of_classes_equals_scikit_learn():
     pooled = LogisticRegression(C=1 / (0.05 * len(rows)), l1_ratio=1.0, **penalised).fit(FEATURES[rows], values[rows])
     found, _ = federated(spec, values)
     np.testing.assert_allclose([found[f"c{c}"].value for c in range(7)], pooled.coef_[0], 1e-5, 1e-5)
+
+
+def test_an_elastic_net_of_nearly_dependent_columns_settles():
+    """Thirty columns that say the same in other words, and classes that a plane tells apart."""
+    whole, values = load_breast_cancer(return_X_y=True)
+    whole, values = whole[:300], values[:300]
+    features = (whole - whole.mean(axis=0)) / whole.std(axis=0)
+    spec = spec_of("logistic", ", penalty: {strength: 0.1, l1_ratio: 0.5}")
+    rows = trained(spec, 300)
+    penalised = {"solver": "saga", "tol": 1e-10, "max_iter": 100_000}
+    pooled = LogisticRegression(C=1 / (0.1 * len(rows)), l1_ratio=0.5, **penalised).fit(features[rows], values[rows])
+    shares = tuple(tuple(range(first, first + 10)) for first in (0, 10, 20))
+    found, _ = federated(spec, values, features, shares)
+    np.testing.assert_allclose([found[f"c{c}"].value for c in range(30)], pooled.coef_[0], 1e-4, 1e-5)
 
 
 def test_noisy_labels_are_corrected_for_and_widen_the_intervals():

@@ -14,6 +14,7 @@ from parley.privacy.accounting import (
     RENYI,
     Composed,
     GaussianRelease,
+    GaussianSum,
     LaplaceLabels,
     PureRelease,
     RandomisedResponse,
@@ -31,6 +32,7 @@ releases = {
     UnaryEncoding: st.builds(UnaryEncoding, epsilons, classes),
     LaplaceLabels: st.builds(LaplaceLabels, epsilons, classes),
     GaussianRelease: st.builds(GaussianRelease, st.floats(0.01, 2.0), st.sampled_from([0.0, 1e-12])),
+    GaussianSum: st.builds(GaussianSum, st.floats(0.01, 2.0), st.sampled_from([0.0, 1e-12])),
     Unprotected: st.builds(Unprotected),
 }
 events = st.recursive(

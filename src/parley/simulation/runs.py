@@ -50,7 +50,8 @@ def scratch_ledger() -> Ledger:
 
 def scratch_privacy() -> LocalPrivacy:
     """A key and a ledger that are forgotten: for runs that protect nobody."""
-    return LocalPrivacy(scratch_ledger(), KeyedNoise(new_key()), math.inf)
+    unlimited = DatasetTerms(epsilon=math.inf, delta=1e-6, changed="charge")
+    return LocalPrivacy(scratch_ledger(), KeyedNoise(new_key()), math.inf, unlimited)
 
 
 @dataclass(frozen=True)
@@ -77,30 +78,37 @@ class PooledRun:
     """Scores, (rows, outputs), of rows that each party's table holds, in the order of the parties."""
 
 
-def holdings_of(spec: RunSpec, stores: Mapping[str, TableStore]) -> list[Holding]:
-    """Every party's tables, preprocessed as their owners declared."""
+def holdings_of(
+    spec: RunSpec, stores: Mapping[str, TableStore], *, row_noise_key: bytes | None = None
+) -> list[Holding]:
+    """Every party's tables, preprocessed as their owners declared, and noised as the spec asks.
+
+    All parties draw noise under one key: this process's, unless one is given.
+    """
     dense = not party_side(spec.train.algorithm).keeps_sparse
     names = [entry.name for entry in spec.parties]
     for entry in spec.parties:
         if entry.view is not None:
             raise ValueError(f"{entry.name}'s policy alone knows view {entry.view!r}: name `columns` to try a run here")
     tables = [table_of_run(stores[name], spec, m, dense=dense) for m, name in enumerate(names)]
+    key = row_noise_key or _row_noise_key()
     return [
-        Holding(_noised(spec, table), _NoisedTables(stores[name], spec))
+        Holding(_noised(spec, key, table), _NoisedTables(stores[name], spec, key))
         for name, table in zip(names, tables, strict=True)
     ]
 
 
-def _noised(spec: RunSpec, table: Table) -> Table:
-    """Rows as a party would show them; its key is this process's, so that it draws the same noise again."""
+def _noised(spec: RunSpec, key: bytes, table: Table) -> Table:
+    """Rows as a party would show them."""
     settings = spec.privacy.features
     if settings.kind != "once":
         return table
-    return with_rows(table, noised_rows(settings, KeyedNoise(_row_noise_key()), table))
+    return with_rows(table, noised_rows(settings, KeyedNoise(key), table))
 
 
 @functools.cache
 def _row_noise_key() -> bytes:
+    """A key of this process, which draws the same noise again."""
     return new_key()
 
 
@@ -110,6 +118,7 @@ class _NoisedTables:
 
     store: TableStore
     spec: RunSpec
+    key: bytes
 
     def labels(
         self, name: str, classes: Sequence[str] | None = None, kind: Literal["classes", "real"] = "classes"
@@ -117,7 +126,7 @@ class _NoisedTables:
         return self.store.labels(name, classes, kind)
 
     def load_like(self, name: str, other: Table) -> Table:
-        return _noised(self.spec, self.store.load_like(name, other))
+        return _noised(self.spec, self.key, self.store.load_like(name, other))
 
 
 def simulation_of(

@@ -13,6 +13,7 @@ from parley.privacy.accounting import (
     RENYI,
     Composed,
     GaussianRelease,
+    GaussianSum,
     InvalidEvent,
     LaplaceLabels,
     PureRelease,
@@ -36,9 +37,12 @@ RELEASE_EXAMPLES = [
     LaplaceLabels(0.01, 10),
     LaplaceLabels(1.0, 2),
     GaussianRelease(0.5, 1e-12),
+    GaussianSum(0.5, 1e-12),
     Unprotected(),
 ]
-PROTECTED = [release for release in RELEASE_EXAMPLES if not isinstance(release, Unprotected | GaussianRelease)]
+PROTECTED = [
+    release for release in RELEASE_EXAMPLES if not isinstance(release, Unprotected | GaussianRelease | GaussianSum)
+]
 
 
 def test_every_known_release_is_among_the_examples():

@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 from parley.attacks.averages import explained
 from parley.attacks.columns import residual, told_apart
 from parley.attacks.findings import bounded, unbounded
-from parley.attacks.membership import advantage, chance
+from parley.attacks.membership import advantage, chance, infer_membership, most_advantage
 from parley.attacks.oracles import figures_in
 from parley.attacks.stand_in import NoStandIn, stand_in
 from parley.attacks.suite import AttackUnknown, attack
@@ -112,6 +112,22 @@ def test_values_are_told_apart_where_sums_are_of_rows_without_noise():
 def test_averages_over_single_rows_hold_them_and_over_many_do_not():
     assert found(AVERAGES.format(batch=1), "inversion")["gradient inversion on averages"].value > 0.99
     assert found(AVERAGES.format(batch=64), "inversion")["gradient inversion on averages"].verdict == "within"
+
+
+def test_members_are_told_by_averages_and_no_better_than_record_privacy_allows(tmp_path):
+    """A few rows with random labels are learnt by heart, and under noise they are not.
+
+    The rows of the private run would be told apart as well as here by luck once in five thousand times.
+    """
+    text = AVERAGES.format(batch=40).replace("rounds: 12", "rounds: 60\n  gamma: 3\n  eta: 0.001")
+    text = text.replace("checked: checked}", "checked: 0.1}")
+    open_, private = (
+        infer_membership(stand_in(parse_spec(f"{text}{extra}evaluate_every: 0\n"), tmp_path, rows=40))[0]
+        for extra in ("", "  record_privacy: {epsilon: 1, noise: 45, clip: 4}\n")
+    )
+    most = most_advantage(1.0, 1e-6)
+    assert open_.value > most > private.value
+    assert (open_.verdict, private.verdict) == ("open", "within")
 
 
 def test_no_error_tells_a_private_figure():
