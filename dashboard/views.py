@@ -174,6 +174,20 @@ class ProblemView:
     message: str
 
 
+@dataclass(frozen=True)
+class AuditView:
+    """Something that somebody asked of the coordinator."""
+
+    sequence: int
+    time: str
+    role: str
+    name: str
+    address: str
+    action: str
+    subject: str
+    outcome: str
+
+
 class RunAccess(Protocol):
     """What the page asks of its coordinator. Every method may raise `Refused`."""
 
@@ -209,6 +223,9 @@ class RunAccess(Protocol):
 
     async def coefficients(self, run_id: str) -> Sequence[CoefficientsView]:
         """Coefficients that a run has tuned, by party; empty if it tunes none."""
+
+    async def audit(self) -> Sequence[AuditView]:
+        """Who did what here last, newest first."""
 
     async def metrics(self) -> tuple[bytes, str]:
         """Figures for a monitoring system, and their content type."""

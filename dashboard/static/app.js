@@ -1,6 +1,6 @@
 // Which view is shown: the part of the address after # says it.
 import { start } from "./new.js";
-import { parties, runs } from "./overview.js";
+import { audit, parties, runs } from "./overview.js";
 import { ask, notice } from "./page.js";
 import { run } from "./run.js";
 
@@ -13,7 +13,7 @@ function show() {
   const [, view = "", id = ""] = location.hash.split("/");
   const main = document.getElementById("main");
   main.replaceChildren();
-  const chosen = { parties: "parties", new: "new" }[view] ?? "runs";
+  const chosen = { audit: "audit", parties: "parties", new: "new" }[view] ?? "runs";
   for (const link of document.querySelectorAll("nav a")) {
     if (link.dataset.view === chosen) link.setAttribute("aria-current", "page");
     else link.removeAttribute("aria-current");
@@ -23,6 +23,7 @@ function show() {
   if (view === "run" && id) run(main, leaving.signal, decodeURIComponent(id));
   else if (view === "new") start(main, leaving.signal);
   else if (view === "parties") parties(main, leaving.signal);
+  else if (view === "audit") audit(main, leaving.signal);
   else runs(main, leaving.signal);
 }
 

@@ -21,6 +21,7 @@ from parley.services.party.exposure import open_register
 from parley.services.party.refusals import CATALOGUE
 from parley.services.party.servicer import PartyServicer, PeerServicer
 from parley.services.wire import metrics
+from parley.services.wire.audit import AuditTrail
 from parley.services.wire.authorisation import HEALTH, REFLECTION, Policy
 from parley.services.wire.certificates import load_identity
 from parley.services.wire.configuration import ConfigInvalid, load_config
@@ -66,7 +67,10 @@ async def main(given: argparse.Namespace) -> None:
     threadpool_limits(config.threads)
     server = make_server(
         BoundaryInterceptor(
-            POLICY, {**CATALOGUE, **REFUSALS, **refusals_of(config.policy.algorithms)}, Standing(config.identity)
+            POLICY,
+            {**CATALOGUE, **REFUSALS, **refusals_of(config.policy.algorithms)},
+            Standing(config.identity),
+            AuditTrail(config.state),
         )
     )
     sockets = config.state / SOCKETS
