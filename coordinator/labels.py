@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +17,7 @@ from parley.privacy.label_vault import LabelPolicy, LabelVault
 from parley.privacy.ledger import Budget, Ledger
 from parley.privacy.noise import KeyedNoise
 from parley.privacy.permanent_noise import class_tags, number_tags, tag_records
+from parley.privacy.target_bins import Bins
 from parley.spec.run import RunSpec
 from parley.tables.digests import labels_digest
 from parley.tables.errors import RowsDiffer
@@ -73,13 +74,16 @@ class LabelAccess:
             )
         return labels
 
-    def gate(self, labels: Labels, loss: Loss, plan: ReleasePlan) -> LabelGate:
-        """The gate through which the run's labels leave; opens the run in the ledger."""
+    def gate(
+        self, labels: Labels, loss: Loss, plan: ReleasePlan, dtype: type[np.floating[Any]] = np.float32
+    ) -> LabelGate:
+        """The gate through which the run's labels leave, as numbers of this type; opens the run in the ledger."""
         settings, noise = self.spec.privacy.labels, KeyedNoise(self.noise_key)
         off = settings.mechanism == "off"
-        policy = LabelPolicy(settings.mechanism, None if off else settings.epsilon)
+        bins = None if settings.bins is None else Bins(settings.bins.low, settings.bins.high, settings.bins.points)
+        policy = LabelPolicy(settings.mechanism, None if off else settings.epsilon, settings.kind, bins)
         tags = tag_records(noise, self.spec.label_table, labels.ids.tolist(), _values(labels))
-        vault = LabelVault(labels.values, loss, policy, noise, self.run_id, tags, labels.classes)
+        vault = LabelVault(labels.values, loss, policy, noise, self.run_id, tags, labels.classes, dtype)
         budget, digest = Budget(math.inf) if off else self._budget(), labels_digest(labels)
         self.ledger.open_run(self.run_id, len(labels), budget, digest, self.spec.label_table)
         recipients = tuple(entry.name for entry in self.spec.parties)

@@ -6,12 +6,14 @@ from typing import Any, Protocol, runtime_checkable
 
 from google.protobuf.message import Message
 
+from parley.coordinator.forecasts import Forecast
 from parley.coordinator.labels import LabelAccess
 from parley.numerics.arrays import Vector
 from parley.privacy.release import Addend, OutcomeGate, Release
 from parley.protocols.protocol import CrossingProtocol
 from parley.protocols.rounds import Round
 from parley.protocols.tensor.codec import Blobs
+from parley.spec.events import RunWarning
 from parley.spec.run import RunSpec
 
 
@@ -21,6 +23,8 @@ class Report:
 
     k: int
     metrics: dict[str, float]
+    warning: RunWarning | None = None
+    """What is wrong with the run, and what to change; made from what may leave."""
 
 
 Observer = Callable[[Report], None]
@@ -132,3 +136,5 @@ class CoordinatorAlgorithm:
     """Refuse, before a run starts, what the coordinator's side cannot work with; changes and spends nothing."""
     predictor: Callable[[RunSpec, LabelAccess], Predictor] | None = None
     """None where every party has the whole model."""
+    forecast: Callable[[RunSpec, LabelAccess], Forecast | None] = field(default=lambda _spec, _labels: None)
+    """What the rounds of a run will carry; None where that cannot be told. Reads labels for their number only."""

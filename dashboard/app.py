@@ -24,11 +24,13 @@ from parley.dashboard.access import CSRF_HEADER, SESSION_SECONDS, Access, is_sam
 from parley.dashboard.card import STYLE_HASH, card_html, make_card
 from parley.dashboard.crossings import crossings, tables_of
 from parley.dashboard.views import Refused, RunAccess
+from parley.spec.comparison import differences
 
 STATIC = Path(__file__).parent / "static"
 PUBLIC = frozenset({"/login", "/static/style.css", "/static/icon.svg"})
 """What anyone may fetch: enough for the login form to look right."""
 LARGEST_BODY, LARGEST_LOGIN = 2 << 20, 4096
+LONGEST_SEARCH, MOST_COMPARED = 200, 8
 CONTENT_POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
     "form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
@@ -106,6 +108,10 @@ def make_app(runs: RunAccess, access: Access) -> Starlette:
             Route("/api/runs/{run}/coefficients", routes.coefficients),
             Route("/api/runs/{run}/cancel", routes.cancel, methods=["POST"]),
             Route("/api/runs/{run}/resume", routes.resume, methods=["POST"]),
+            Route("/api/runs/{run}/tags", routes.tag, methods=["POST"]),
+            Route("/api/runs/{run}/delete", routes.delete, methods=["POST"]),
+            Route("/api/runs/{run}/predict", routes.predict, methods=["POST"]),
+            Route("/api/compare", routes.compare),
             Route("/api/runs/{run}/card.json", routes.card_json),
             Route("/runs/{run}/card", routes.card),
             Mount("/static", StaticFiles(directory=STATIC)),
@@ -147,8 +153,9 @@ class _Routes:
         content, kind = await self._runs.metrics()
         return Response(content, media_type=kind)
 
-    async def runs(self, _: Request) -> Response:
-        runs = [asdict(run) for run in await self._runs.runs()]
+    async def runs(self, request: Request) -> Response:
+        search = request.query_params.get("search", "")[:LONGEST_SEARCH]
+        runs = [asdict(run) for run in await self._runs.runs(search)]
         for run in runs:
             del run["spec_yaml"]
         return _json({"runs": runs, "version": self._runs.version})
@@ -175,8 +182,7 @@ class _Routes:
 
     async def check(self, request: Request) -> Response:
         (spec,) = await _texts(request, "spec")
-        problems = await self._runs.check(spec)
-        return _json({"problems": [asdict(problem) for problem in problems]})
+        return _json(asdict(await self._runs.check(spec)))
 
     async def start(self, request: Request) -> Response:
         spec, request_id = await _texts(request, "spec", "request_id")
@@ -187,6 +193,27 @@ class _Routes:
 
     async def resume(self, request: Request) -> Response:
         return _json(asdict(await self._runs.resume(_run(request))))
+
+    async def tag(self, request: Request) -> Response:
+        add, remove = await _texts(request, "add", "remove")
+        return _json(asdict(await self._runs.tag(_run(request), add.split(), remove.split())))
+
+    async def delete(self, request: Request) -> Response:
+        await self._runs.delete(_run(request))
+        return _json({})
+
+    async def predict(self, request: Request) -> Response:
+        table, ids = await _texts(request, "table", "ids")
+        wanted = [line.strip() for line in ids.replace(",", "\n").splitlines() if line.strip()]
+        return _json(asdict(await self._runs.predict(_run(request), table.strip(), wanted)))
+
+    async def compare(self, request: Request) -> Response:
+        chosen = request.query_params.getlist("run")
+        if not 2 <= len(chosen) <= MOST_COMPARED:
+            raise Refused(400, "MESSAGE_INVALID", f"name 2 to {MOST_COMPARED} runs to compare")
+        runs = [await self._runs.run(run) for run in chosen]
+        facts = [{key: value for key, value in asdict(run).items() if key != "spec_yaml"} for run in runs]
+        return _json({"runs": facts, "settings": differences([run.spec_yaml for run in runs])})
 
     async def events(self, request: Request) -> Response:
         last = request.headers.get("last-event-id") or request.query_params.get("after") or "0"

@@ -14,7 +14,7 @@ import yaml
 
 from parley.dashboard.crossings import crossings
 from parley.dashboard.views import CoefficientsView, EventView, LedgerView, PartyView, RunView
-from parley.spec.events import TOTALS, RunData, RunParty, RunStateChange, measured
+from parley.spec.events import TOTALS, RunData, RunParty, RunStateChange, RunWarning, measured
 
 TEMPLATES = Path(__file__).parent / "templates"
 
@@ -76,6 +76,7 @@ def make_card(
         },
         "parties": [{"name": name, "version": known[name].version if name in known else ""} for name in run.parties],
         "left_out": _left_out(events),
+        "warnings": [event.body.sentence for event in events if isinstance(event.body, RunWarning)],
         "versions": {"parley": version},
         "spec": {"sha256": hashlib.sha256(run.spec_yaml.encode()).hexdigest(), "yaml": run.spec_yaml},
     }

@@ -4,7 +4,7 @@ Nothing here knows gRPC: the coordinator hands in an object that satisfies `RunA
 """
 
 from collections.abc import AsyncIterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from parley.spec.events import Body
@@ -37,6 +37,7 @@ class RunView:
     changed: str
     attempt: int
     spec_yaml: str
+    tags: Sequence[str] = ()
 
 
 @dataclass(frozen=True)
@@ -131,7 +132,7 @@ class LedgerView:
 
 @dataclass(frozen=True)
 class CoefficientsView:
-    """Regularisation coefficients that a run has tuned at one party, as far as its policy shares them."""
+    """Coefficients that a run has found at one party, as far as its policy shares them."""
 
     party: str
     whole: float | None
@@ -140,6 +141,10 @@ class CoefficientsView:
     """One for each column, where the run tunes those."""
     kept: str
     """Why there are none; empty if these are all."""
+    inference: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    """By column, where the run gives them: standard error, p-value, and the ends of the 95 % interval."""
+    figures: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    """By column, other figures, by their names."""
 
 
 @dataclass(frozen=True)
@@ -188,11 +193,39 @@ class AuditView:
     outcome: str
 
 
+@dataclass(frozen=True)
+class ForecastView:
+    """What a run would send if every iteration is made."""
+
+    rounds: int
+    sent_bytes: int
+    received_bytes: int
+
+
+@dataclass(frozen=True)
+class CheckView:
+    """What is wrong with a spec, and what a run of it would send."""
+
+    problems: Sequence[ProblemView]
+    forecast: ForecastView | None = None
+    """None where the spec has mistakes, or nobody can tell."""
+
+
+@dataclass(frozen=True)
+class PredictionView:
+    """Predictions of some rows."""
+
+    ids: Sequence[str]
+    scores: Sequence[Sequence[float]]
+    """For each row a probability for each class; one number for a logistic model or a regression."""
+    classes: Sequence[str]
+
+
 class RunAccess(Protocol):
     """What the page asks of its coordinator. Every method may raise `Refused`."""
 
-    async def runs(self) -> Sequence[RunView]:
-        """Runs, newest first."""
+    async def runs(self, search: str = "") -> Sequence[RunView]:
+        """Runs, newest first; `search` is part of an id or a name, or a tag."""
 
     async def run(self, run_id: str) -> RunView:
         """One run."""
@@ -203,8 +236,8 @@ class RunAccess(Protocol):
     def watch(self, run_id: str, after: int) -> AsyncIterator[tuple[EventView, RunView]]:
         """Events of a run, past ones first, until it has ended."""
 
-    async def check(self, spec_yaml: str) -> Sequence[ProblemView]:
-        """Every mistake of a spec."""
+    async def check(self, spec_yaml: str) -> CheckView:
+        """Every mistake of a spec, and what a run of it would send."""
 
     async def start(self, request_id: str, spec_yaml: str) -> RunView:
         """Start a run; the same request starts it once."""
@@ -214,6 +247,15 @@ class RunAccess(Protocol):
 
     async def resume(self, run_id: str) -> RunView:
         """Go on with a run."""
+
+    async def tag(self, run_id: str, add: Sequence[str], remove: Sequence[str]) -> RunView:
+        """Put tags on a run and take others off."""
+
+    async def delete(self, run_id: str) -> None:
+        """Forget a run that has ended."""
+
+    async def predict(self, run_id: str, table: str, ids: Sequence[str]) -> PredictionView:
+        """Predict rows of a table that every party holds, all of them if no ids are given."""
 
     async def parties(self) -> Sequence[PartyView]:
         """The state of every party."""

@@ -71,11 +71,13 @@ def cases() -> list[Case]:
     labels = ("labels", "label-averaging")
     off: dict[str, object] = {"mechanism": "off"}
     per_step: dict[str, object] = {"mechanism": "per_step", "epsilon": 0.5}
+    noised = changed(LINEAR, "privacy", features={"kind": "once", "epsilon": 4, "bound": 3})
     return [
         Case("labels: off", labels, changed(LINEAR, "privacy", labels=off)),
         Case("labels: once, ε = 1", labels, LINEAR),
         Case("labels: per_step, ε = 0.5", ("labels",), changed(LINEAR, "privacy", labels=per_step)),
         Case("linear blocks, exact sums", ("columns", "differencing"), LINEAR),
+        Case("linear blocks, features: once, ε = 4", ("columns", "differencing"), noised),
         Case("embeddings by a network, exact sums", ("columns", "differencing"), EMBEDDED),
         Case("batches of 1", ("inversion",), changed(AVERAGED, "train", batch=1, checked_batch=1)),
         Case("batches of 64", ("inversion",), AVERAGED),

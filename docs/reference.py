@@ -7,7 +7,7 @@
 
 import re
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from importlib import resources
 from pathlib import Path
 
@@ -17,7 +17,9 @@ from google.protobuf.descriptor_pb2 import FileDescriptorProto, FileDescriptorSe
 from grpc_tools import protoc
 
 from parley.cli import app
-from parley.fields import spec_fields
+from parley.fields import SpecField, fields_of, spec_fields
+from parley.services.coordinator.config import CoordinatorConfig
+from parley.services.party.config import PartyConfig
 
 ROOT = Path(__file__).parents[1]
 FOLDER = ROOT / "docs" / "reference"
@@ -29,7 +31,13 @@ _FIELDS = 2
 
 def pages() -> dict[str, str]:
     """Every page by its file name."""
-    return {"commands.md": commands(), "python.md": python(), "specs.md": specs(), "protos.md": protos()}
+    return {
+        "commands.md": commands(),
+        "python.md": python(),
+        "specs.md": specs(),
+        "configuration.md": configuration(),
+        "protos.md": protos(),
+    }
 
 
 def commands() -> str:
@@ -121,10 +129,28 @@ def specs() -> str:
     """Every field of a run spec."""
     lines = ["# Run specs", "", "`parley run fields` says the same. `[]` stands for each item of a list, a word in"]
     lines += ["brackets for the algorithm or kind that has the field.", ""]
-    lines += ["| field | what may be written | default | meaning |", "|---|---|---|---|"]
-    for field in spec_fields():
-        lines.append(f"| `{field.path}` | {_cell(field.kind)} | {_cell(field.default)} | {_cell(field.meaning)} |")
+    return _page([*lines, *_fields(spec_fields())])
+
+
+def configuration() -> str:
+    """Every field of a party's and of a coordinator's configuration."""
+    lines = ["# Configuration", "", "A service reads one YAML file when it starts: `parley party --config party.yaml`,"]
+    lines += [
+        "`parley coordinator --config coordinator.yaml`. Paths are relative to the file. `NAME` stands for a name"
+    ]
+    lines += [
+        "of your own, `[]` for each item of a list. `parley doctor` checks a file and says what is wrong with it.",
+        "",
+    ]
+    for title, model in (("A party", PartyConfig), ("A coordinator", CoordinatorConfig)):
+        lines += [f"## {title}", "", *_fields(fields_of(model)), ""]
     return _page(lines)
+
+
+def _fields(fields: Sequence[SpecField]) -> Iterator[str]:
+    yield from ["| field | what may be written | default | meaning |", "|---|---|---|---|"]
+    for field in fields:
+        yield f"| `{field.path}` | {_cell(field.kind)} | {_cell(field.default)} | {_cell(field.meaning)} |"
 
 
 def protos() -> str:

@@ -21,11 +21,11 @@ SPEC = """
 name: shared-customers
 parties: [bank, shop, telco]
 alignment: customers
+split: {lower: 0.8, upper: lower, test: 0.2}   # local rounds: both levels learn from the same rows
 train:
   algorithm: bambi
-  model: {kind: mlp, hidden: [32], out: 8}
-  upper: {steps: 30, batch: 256, optimiser: {kind: adam, step: 0.01}}
-  lower: {steps: 1, batch: 256}
+  hypergradient: local
+  model: {kind: mlp, hidden: [64], out: 16}
 privacy:
   labels: {mechanism: once, epsilon: 6}
 """

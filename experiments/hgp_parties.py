@@ -45,7 +45,7 @@ class Given:
     optimiser: ConstantStep | None = None
     """Of the steps on λ_i, which stays as it is where only v_i is wanted."""
 
-    def next_hyper(self, hyper: Vector, v: Vector, moments: Moments) -> tuple[Vector, Moments]:
+    def next_hyper(self, hyper: Vector, v: Vector, moments: Moments[Vector]) -> tuple[Vector, Moments[Vector]]:
         """λ_i after an outer iteration."""
         return (hyper, moments) if self.optimiser is None else hgp.outer_step(hyper, v, moments, self.optimiser)
 

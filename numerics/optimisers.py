@@ -1,10 +1,15 @@
 """First-order updates of a party's own block, as pure functions."""
 
 from dataclasses import dataclass
-from typing import Protocol, Self
+from typing import Generic, Protocol, TypeVar
 
-import torch
+import numpy as np
 from torch import Tensor
+
+from parley.numerics.arrays import Array
+
+Values = TypeVar("Values", Tensor, Array)
+"""torch's for what a network is differentiated by, numpy's for what is linear: an operation of it costs less."""
 
 BETA_1, BETA_2, EPSILON = 0.9, 0.999, 1e-8
 
@@ -45,17 +50,25 @@ class ConstantStep:
 
 
 @dataclass(frozen=True)
-class Moments:
+class Moments(Generic[Values]):
     """Running means of the gradient and of its square."""
 
-    first: Tensor
-    second: Tensor
+    first: Values
+    second: Values
     count: int = 0
 
     @classmethod
-    def zeros(cls, x: Tensor) -> Self:
+    def zeros(cls, x: Values) -> "Moments[Values]":
         """Before the first step."""
-        return cls(torch.zeros_like(x), torch.zeros_like(x))
+        return Moments(x * 0, x * 0)
+
+    def repeated(self: "Moments[Array]", copies: int) -> "Moments[Array]":
+        """One for each of so many trajectories that go on from here."""
+        return Moments(np.repeat(self.first[None], copies, 0), np.repeat(self.second[None], copies, 0), self.count)
+
+    def of(self: "Moments[Array]", trajectory: int) -> "Moments[Array]":
+        """Those of one trajectory."""
+        return Moments(self.first[trajectory], self.second[trajectory], self.count)
 
 
 def schedule(step: float, decay_from: float, k: int, steps: int) -> float:
@@ -66,19 +79,36 @@ def schedule(step: float, decay_from: float, k: int, steps: int) -> float:
     return step * max(0.0, (steps + 1 - k) / (steps + 1 - begin))
 
 
+def clipped(gradient: Values, longest: float | None) -> Values:
+    """A gradient no longer than `longest`."""
+    if longest is None:
+        return gradient
+    norm = float((gradient * gradient).sum()) ** 0.5
+    return gradient * min(1.0, longest / max(norm, 1e-30))
+
+
 def descend(
-    x: Tensor, gradient: Tensor, moments: Moments, optimiser: Optimiser, k: int, steps: int
-) -> tuple[Tensor, Moments]:
-    """One step of x against `gradient`."""
-    if optimiser.clip is not None:
-        gradient = gradient * torch.clamp(optimiser.clip / gradient.norm().clamp_min(1e-30), max=1.0)
-    size = schedule(optimiser.step, optimiser.decay_from, k, steps)
+    x: Values, gradient: Values, moments: Moments[Values], optimiser: Optimiser, k: int, steps: int
+) -> tuple[Values, Moments[Values]]:
+    """One step of x against `gradient`, which is clipped first."""
+    return move(x, clipped(gradient, optimiser.clip), moments, optimiser, schedule_of(optimiser, k, steps))
+
+
+def schedule_of(optimiser: Optimiser, k: int, steps: int) -> float:
+    """The step size of an optimiser at iteration k."""
+    return schedule(optimiser.step, optimiser.decay_from, k, steps)
+
+
+def move(
+    x: Values, gradient: Values, moments: Moments[Values], optimiser: Optimiser, size: float
+) -> tuple[Values, Moments[Values]]:
+    """One step of the given size against a gradient as it is."""
     count = moments.count + 1
     if optimiser.kind == "adam":
         first = BETA_1 * moments.first + (1 - BETA_1) * gradient
-        second = BETA_2 * moments.second + (1 - BETA_2) * gradient.square()
+        second = BETA_2 * moments.second + (1 - BETA_2) * (gradient * gradient)
         corrected = first / (1 - BETA_1**count)
-        scale = (second / (1 - BETA_2**count)).sqrt() + EPSILON
+        scale = (second / (1 - BETA_2**count)) ** 0.5 + EPSILON
         return x - size * corrected / scale, Moments(first, second, count)
     first = optimiser.momentum * moments.first + gradient
     return x - size * first, Moments(first, moments.second, count)

@@ -1,18 +1,19 @@
 """What a session needs of an algorithm at a party, and what an algorithm is given there. No network, no files."""
 
+from __future__ import annotations
+
 from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
 
 import numpy as np
-import torch
 from google.protobuf.message import Message
 from numpy.typing import NDArray
-from torch import Tensor
 
 from parley.numerics.arrays import Vector
 from parley.party.peers import Peers
 from parley.privacy.coefficients import Coefficient
+from parley.privacy.dataset_ledger import DatasetTerms
 from parley.privacy.ledger import Ledger
 from parley.privacy.noise import KeyedNoise
 from parley.privacy.release import RecoveryGate, Release
@@ -24,7 +25,10 @@ from parley.spec.run import RunSpec
 from parley.tables.errors import RowsDiffer
 from parley.tables.loading import Labels, Table
 
-SavedModel = Mapping[str, Tensor]
+if TYPE_CHECKING:
+    from torch import Tensor
+
+SavedModel = Mapping[str, "Tensor"]
 """A model as a party saved it, by named tensors."""
 
 
@@ -71,6 +75,8 @@ class LocalPrivacy:
     ledger: Ledger
     noise: KeyedNoise
     epsilon_budget: float
+    rows: DatasetTerms = field(default_factory=lambda: DatasetTerms(changed="charge"))
+    """What the owner lets all runs together cost one row under noise on rows or in sums."""
 
 
 @dataclass(frozen=True)
@@ -179,7 +185,7 @@ class Coverage:
     exact: bool = True
     """Whether values leave without noise of this party's own."""
     rank: int | None = None
-    """Sums of a row that determine the span of this party's columns, where its block is linear; None where not."""
+    """Values of a row that determine the span of this party's columns, where its block is linear; None where not."""
     share: float = 1.0
     """Of the rows that the run trains on, the part that one sum is about."""
     own_batches: bool = False
@@ -205,6 +211,8 @@ class Plan:
     state: Any
     draft: Vector | None = None
     """The addend to a secure sum; None where the round only acknowledges."""
+    row_sums: int = 1
+    """Sums of each row in the draft, for the register of exposure; 0 where there are none, or they are counted."""
     participants: frozenset[int] | None = None
     """Whose addends make the sum; None for all parties."""
     release: Release[Any] | None = None
@@ -342,4 +350,6 @@ class PartyAlgorithm:
 
 def scalar(value: int) -> Tensor:
     """A count as a tensor, for a file of tensors."""
+    import torch
+
     return torch.tensor(value, dtype=torch.int64)

@@ -6,7 +6,7 @@ is in one draw; a record that is in R_i batches has been released R_i times, and
 no amplification by sampling is claimed. Neighbours differ in the label of one record (its class is replaced).
 
 Every event describes one release of one record by its privacy loss: a distribution on a lattice, whose atoms are exact
-because the mechanisms are discrete. The accountants derive everything from it:
+because the mechanisms are discrete; Gaussian noise has a closed form. The accountants derive everything from it:
 
 - `PURE`: ε adds up.
 - `RENYI`: Rényi divergences on a grid of orders; about a millisecond, so it runs with every debit.
@@ -28,6 +28,7 @@ from typing import Any, ClassVar, Generic, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from parley.privacy.gaussian import gaussian_epsilon
 from parley.privacy.noise import GRID
 
 
@@ -151,7 +152,48 @@ class Unprotected:
         return LossLattice(1.0, (), infinite=1.0)
 
 
-Release = PureRelease | RandomisedResponse | UnaryEncoding | LaplaceLabels | Unprotected
+@dataclass(frozen=True)
+class GaussianRelease:
+    """A record of sensitivity Δ under Gaussian noise; no lattice, but a closed form (gaussian.py)."""
+
+    ratio: float
+    """μ = Δ/σ."""
+    distance: float = 0.0
+    """Total variation between the noise that was drawn and a Gaussian, at most."""
+    kind: ClassVar[str] = "gaussian"
+
+    def __post_init__(self) -> None:
+        _require(0 < self.ratio < math.inf, f"the ratio of sensitivity to noise must be positive, not {self.ratio}")
+        _require(0 <= self.distance < 1, f"a distance in total variation lies in [0, 1), not {self.distance}")
+
+    @property
+    def epsilon(self) -> float:
+        """No finite pure ε."""
+        return math.inf
+
+
+@dataclass(frozen=True)
+class GaussianSum:
+    """A record in a sum under discrete Gaussian noise (noise_shares.py): its Rényi divergences are a Gaussian's."""
+
+    ratio: float
+    """Δ/σ of the sum: zero-concentrated privacy of half its square."""
+    distance: float = 0.0
+    """Total variation between the noise that was drawn and a discrete Gaussian, at most."""
+    kind: ClassVar[str] = "gaussian_sum"
+
+    def __post_init__(self) -> None:
+        _require(0 < self.ratio < math.inf, f"the ratio of sensitivity to noise must be positive, not {self.ratio}")
+        _require(0 <= self.distance < 1, f"a distance in total variation lies in [0, 1), not {self.distance}")
+
+    @property
+    def epsilon(self) -> float:
+        """No finite pure ε."""
+        return math.inf
+
+
+LatticeRelease = PureRelease | RandomisedResponse | UnaryEncoding | LaplaceLabels | Unprotected
+Release = LatticeRelease | GaussianRelease | GaussianSum
 
 
 @dataclass(frozen=True)
@@ -175,7 +217,16 @@ class Together:
 Event = Release | Composed | Together
 
 RELEASES: dict[str, type[Release]] = {
-    release.kind: release for release in (PureRelease, RandomisedResponse, UnaryEncoding, LaplaceLabels, Unprotected)
+    release.kind: release
+    for release in (
+        PureRelease,
+        RandomisedResponse,
+        UnaryEncoding,
+        LaplaceLabels,
+        GaussianRelease,
+        GaussianSum,
+        Unprotected,
+    )
 }
 
 Cost = TypeVar("Cost")
@@ -224,6 +275,8 @@ def cost(event: Event, accountant: Accountant[Cost]) -> Cost:
                 total = accountant.joined(total, cost(each, accountant))
             return total
         case PureRelease() | RandomisedResponse() | UnaryEncoding() | LaplaceLabels() | Unprotected():
+            return accountant.single(event)
+        case GaussianRelease() | GaussianSum():
             return accountant.single(event)
         case _:
             raise UnknownEvent(f"{type(event).__name__} has no known cost; describe the release by a known event.")
@@ -321,14 +374,17 @@ class LossAccountant(Accountant[Losses]):
         """ε at δ. Lattices of one step compose without rounding; mixed ones are rounded up to a finer common one."""
         if not cost.counts:
             return 0.0
-        if any(release.loss().infinite for release, _ in cost.counts):
+        lattices = [(each, times) for each, times in cost.counts if not isinstance(each, GaussianRelease | GaussianSum)]
+        if len(lattices) < len(cost.counts):  # Gaussians have a closed form; beside other noise Rényi has to do
+            return math.inf if not _all_gaussian(cost.counts) else _gaussian(cost.counts, delta)
+        if any(release.loss().infinite for release, _ in lattices):
             return math.inf
         if delta == 0:
-            return PURE.epsilon(Together(tuple(Composed(release, times) for release, times in cost.counts)))
-        steps = [release.loss().step for release, _ in cost.counts]
+            return PURE.epsilon(Together(tuple(Composed(release, times) for release, times in lattices)))
+        steps = [release.loss().step for release, _ in lattices]
         interval = steps[0] if len(set(steps)) == 1 else min(steps) / 16
         total = None
-        for release, times in cost.counts:
+        for release, times in lattices:
             part = _distribution(release, interval).self_compose(times)
             total = part if total is None else total.compose(part)
         return float(total.get_epsilon_for_delta(delta))  # type: ignore[union-attr]
@@ -340,8 +396,46 @@ LOSS = LossAccountant()
 
 
 def online_epsilon(event: Event, delta: float = 0.0) -> float:
-    """The better of pure ε and Rényi: sound at every δ, and quick enough for every debit."""
-    return min(PURE.epsilon(event, delta), RENYI.epsilon(event, delta) if delta else math.inf)
+    """The better of pure ε and Rényi: sound at every δ, and quick enough for every debit. Exact for Gaussian noise."""
+    if (exact := gaussian_only(event, delta)) is not None:
+        return exact
+    distant = distance_of(event)
+    left = delta / 2 if distant else delta
+    found = min(PURE.epsilon(event, delta), RENYI.epsilon(event, left) if left else math.inf)
+    return with_distance(found, distant, delta - left)
+
+
+def gaussian_only(event: Event, delta: float) -> float | None:
+    """ε of Gaussian releases alone, by their closed form; None where there are others, or none at all."""
+    counts = cost(event, LOSS).counts
+    return _gaussian(counts, delta) if counts and _all_gaussian(counts) else None
+
+
+def all_gaussian(event: Event) -> bool:
+    """Whether there are Gaussian releases and sums, and nothing else."""
+    counts = cost(event, LOSS).counts
+    return bool(counts) and all(isinstance(release, GaussianRelease | GaussianSum) for release, _ in counts)
+
+
+def distance_of(event: Event) -> float:
+    """By how much in total variation the noise of all releases differs from what Rényi divergences are about."""
+    counts = cost(event, LOSS).counts
+    return sum(times * each.distance for each, times in counts if isinstance(each, GaussianRelease | GaussianSum))
+
+
+def with_distance(epsilon: float, distance: float, spare: float) -> float:
+    """ε, if what the distance costs at it is within the δ that was spared for it."""
+    return epsilon if not distance or (epsilon < 500 and (1 + math.exp(epsilon)) * distance <= spare) else math.inf
+
+
+def _all_gaussian(counts: Sequence[tuple[Release, int]]) -> bool:
+    return all(isinstance(release, GaussianRelease) for release, _ in counts)
+
+
+def _gaussian(counts: Sequence[tuple[Release, int]], delta: float) -> float:
+    found = [(release, times) for release, times in counts if isinstance(release, GaussianRelease)]
+    squares = sum(times * release.ratio**2 for release, times in found)
+    return gaussian_epsilon(math.sqrt(squares), delta, sum(times * release.distance for release, times in found))
 
 
 def reported_epsilon(event: Event, delta: float = 0.0) -> float:
@@ -407,6 +501,8 @@ class RecordCounts:
 @cache
 def renyi_divergences(release: Release, orders: tuple[float, ...]) -> NDArray[np.float64]:
     """Rényi divergences of one release at some orders."""
+    if isinstance(release, GaussianRelease | GaussianSum):  # the distance is for `online_epsilon` to add
+        return np.array(orders) * release.ratio**2 / 2
     lattice = release.loss()
     if lattice.infinite:
         return np.full(len(orders), math.inf)
@@ -420,7 +516,7 @@ def renyi_divergences(release: Release, orders: tuple[float, ...]) -> NDArray[np
     return np.asarray(divergences)
 
 
-def _distribution(release: Release, interval: float) -> Any:
+def _distribution(release: LatticeRelease, interval: float) -> Any:
     lattice = release.loss()
     rounded: dict[int, float] = {}
     for multiple, mass in lattice.masses:

@@ -1,11 +1,12 @@
-"""What a party shares of the coefficients that a run has tuned for it: what its policy allows, to three digits.
+"""What a party shares of the coefficients that a run has found for it: what its policy allows, to three digits.
 
-They are part of the party's own model. One number for the whole party says how strongly all of its columns had to be
-held back together; one for each column says which of them matter, and by their names what they are.
+They are coefficients of a linear model, or of penalties that the run has tuned, and part of the party's own model. One
+number for the whole party says how strongly all of its columns had to be held back together; one for each column says
+which of them matter, and by their names what they are.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 Sharing = Literal["nothing", "party", "columns"]
@@ -15,11 +16,30 @@ DIGITS = 3
 
 @dataclass(frozen=True)
 class Coefficient:
-    """A tuned coefficient of a penalty γ‖y‖²; not its logarithm."""
+    """A tuned coefficient of a penalty γ‖y‖² (not its logarithm), or one of a linear model with what is known of it."""
 
     column: str
     """The column that it belongs to; empty if it is one for all of them."""
     value: float
+    standard_error: float | None = None
+    p_value: float | None = None
+    """Of the hypothesis that it is 0."""
+    low: float | None = None
+    """Ends of the 95 % confidence interval."""
+    high: float | None = None
+    figure: str = ""
+    """What the number is, where it is no coefficient but another figure of the column."""
+
+    def rounded(self) -> "Coefficient":
+        """With the digits that leave."""
+        return replace(
+            self,
+            value=_short(self.value),
+            standard_error=_short_if_any(self.standard_error),
+            p_value=_short_if_any(self.p_value),
+            low=_short_if_any(self.low),
+            high=_short_if_any(self.high),
+        )
 
 
 @dataclass(frozen=True)
@@ -38,4 +58,12 @@ def shared(party: str, found: Sequence[Coefficient], sharing: Sharing) -> Shared
         return SharedCoefficients((), f"{party} keeps its coefficients to itself, by its policy")
     if by_column and sharing != "columns":
         return SharedCoefficients((), f"{party} keeps the coefficients of its columns to itself, by its policy")
-    return SharedCoefficients(tuple(Coefficient(one.column, float(f"{one.value:.{DIGITS}g}")) for one in found))
+    return SharedCoefficients(tuple(one.rounded() for one in found))
+
+
+def _short(value: float) -> float:
+    return float(f"{value:.{DIGITS}g}")
+
+
+def _short_if_any(value: float | None) -> float | None:
+    return None if value is None else _short(value)

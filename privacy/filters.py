@@ -6,13 +6,26 @@ Zrnic, Individual privacy accounting via a Rényi filter, 2021), and so is the s
 of the two. A loss above ε is impossible while pure ε has room, and has probability below δ while the fixed order has,
 so the two may be used together at the same δ.
 
+Gaussian noise alone needs neither: its divergences are α·Σ μ²/2 at every order at once, so a bound on the sum that is
+fixed beforehand is a filter at all of them, and ε may be read off it at the best one; or exactly (gaussian.py).
+
 The order is the one at which half of ε pays for δ, α = 1 + 2·ln(1/δ)/ε: the best for noise that composes like a
 Gaussian.
 """
 
 import math
 
-from parley.privacy.accounting import PURE, Accountant, Event, Release, renyi_divergences
+from parley.privacy.accounting import (
+    PURE,
+    Accountant,
+    Event,
+    Release,
+    all_gaussian,
+    distance_of,
+    online_epsilon,
+    renyi_divergences,
+    with_distance,
+)
 
 
 class SingleOrder(Accountant[float]):
@@ -48,7 +61,12 @@ class SingleOrder(Accountant[float]):
 
 def filtered_epsilon(event: Event, epsilon: float, delta: float) -> float:
     """ε that `event` has spent of a budget (ε, δ); the budget is passed when this is above its ε."""
+    if delta and all_gaussian(event):
+        return online_epsilon(event, delta)
     pure = PURE.epsilon(event)
     if delta == 0 or math.isinf(epsilon):
         return pure
-    return min(pure, SingleOrder(1 + 2 * math.log(1 / delta) / epsilon).epsilon(event, delta))
+    distant = distance_of(event)
+    left = delta / 2 if distant else delta
+    found = min(pure, SingleOrder(1 + 2 * math.log(1 / left) / epsilon).epsilon(event, left))
+    return with_distance(found, distant, delta - left)

@@ -82,7 +82,7 @@ class LabelMechanism(Protocol):
         """Names the noise stream: other parameters get other words, so that two draws never share one."""
         ...
 
-    def noisy(self, labels: Labels, noise: WordSource, run: str, release: int, records: Labels) -> Array:
+    def noisy(self, labels: Any, noise: WordSource, run: str, release: int, records: Labels) -> Array:
         """Return target rows (B×C, float32) of the records' labels; the same call gives the same bytes."""
         ...
 

@@ -7,7 +7,7 @@ returns a label. `score` is the one function of true labels, for the label holde
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
 import numpy as np
@@ -28,12 +28,13 @@ from parley.privacy.label_mechanisms import (
 )
 from parley.privacy.noise import KeyedNoise, WordSource
 from parley.privacy.permanent_noise import PermanentNoise, RecordTags, class_tags, number_tags, tag_records
+from parley.privacy.target_bins import BinnedTargets, Bins
 
 Array = NDArray[Any]
 
 
 class RegressionLabelsUnprotected(ValueError):
-    """Label privacy was asked for real-valued labels, for which there is no mechanism."""
+    """Label privacy was asked for real-valued labels in a way for which there is no mechanism."""
 
 
 class LabelsStayInTheVault(TypeError):
@@ -54,6 +55,8 @@ class LabelPolicy:
     """ε for all runs together (`once`) or for one release (`per_step`); none when off."""
     kind: Kind = "auto"
     """Which noise; `auto` takes the one with the lower variance."""
+    bins: Bins | None = field(default=None, repr=False)
+    """The declared range of a regression's labels."""
 
 
 @dataclass(frozen=True)
@@ -79,14 +82,20 @@ class LabelVault:
         run: str,
         tags: RecordTags | None = None,
         classes: Sequence[str] = (),
+        dtype: type[np.floating[Any]] = np.float32,
     ) -> None:
-        """`tags` say which records the labels belong to (rows by number if left out), `classes` what labels mean."""
+        """`tags` say which records the labels belong to (rows by number if left out), `classes` what labels mean.
+
+        `dtype` is that of true targets; noisy ones are small whole numbers or have noise that hides the digits.
+        """
         self._loss = loss
         self._policy = policy
         self._noise = noise
         self._run = run
         self._mechanism = _mechanism(loss, policy)
-        self._truth = loss.encode(labels)  # refuses labels that do not fit the loss
+        self._truth = loss.encode(labels, dtype)  # refuses labels that do not fit the loss
+        if isinstance(self._mechanism, BinnedTargets) and self._truth.shape[1] != 1:
+            raise RegressionLabelsUnprotected("Bins protect one target; train each on its own.")
         self._labels = np.asarray(labels).reshape(len(self._truth), -1)[:, 0]
         self._once: Array | None = None
         self.tags = tags or _numbered(noise, labels)
@@ -155,7 +164,10 @@ class LabelVault:
 
     def _draw(self, mechanism: LabelMechanism, release: int, rows: NDArray[np.int64]) -> Array:
         source: WordSource = self._permanent if self._policy.schedule == "once" else self._noise
-        noisy = mechanism.noisy(self._labels[rows].astype(np.int64), source, self._run, release, rows)
+        labels = self._labels[rows]
+        if not isinstance(mechanism, BinnedTargets):
+            labels = labels.astype(np.int64)
+        noisy = mechanism.noisy(labels, source, self._run, release, rows)
         return noisy[:, 1:] if isinstance(self._loss, Logistic) else noisy
 
     def _checked(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -178,7 +190,7 @@ def _numbered(noise: KeyedNoise, labels: Array) -> RecordTags:
 
 
 def _mechanism(loss: Loss, policy: LabelPolicy) -> LabelMechanism | None:
-    """Return the mechanism for a classification, none for an unprotected regression."""
+    """Return the mechanism that fits the loss; none for an unprotected regression."""
     match loss:
         case Softmax(classes=classes):
             return choose_mechanism(policy.schedule, classes, policy.epsilon, policy.kind)
@@ -189,10 +201,14 @@ def _mechanism(loss: Loss, policy: LabelPolicy) -> LabelMechanism | None:
             return mechanism
         case Squared() if policy.schedule == "off":
             return None
+        case Squared() if policy.schedule == "once" and policy.bins is not None and policy.epsilon is not None:
+            mechanism = BinnedTargets(policy.epsilon, policy.bins)
+            mechanism.event  # noqa: B018  (refuses an ε or a number of points that makes no sense)
+            return mechanism
         case Squared():
             raise RegressionLabelsUnprotected(
-                "Label privacy covers classes, not real-valued labels: their range has no bound to calibrate noise to. "
-                "Turn label privacy off explicitly, or bin the labels into classes and train with softmax."
+                "Real-valued labels are protected by noise that is drawn once on bins of a declared range: give "
+                "`mechanism: once` and `bins: {low: …, high: …}`, or turn label privacy off explicitly."
             )
         case _:
             raise UnknownLabelMechanism(

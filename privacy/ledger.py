@@ -23,7 +23,7 @@ import threading
 import time
 import zlib
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from functools import wraps
@@ -128,6 +128,10 @@ class LedgerBroken(RuntimeError):
 
 class LedgerUnusable(OSError):
     """The ledger's database cannot be opened, read or written; nothing may be released."""
+
+
+class _Rehearsed(Exception):
+    """A rehearsal has come to its end."""
 
 
 class LedgerAway(StorageAway, LedgerUnusable):
@@ -356,6 +360,16 @@ class Ledger:
         return entry
 
     @_outlasting
+    def rehearse(self, run: str, charge: Charge) -> None:
+        """Refuse what `reserve` would refuse for the sake of the charge's data set; nothing is written."""
+        assert charge.account is not None  # noqa: S101 (there is nothing to rehearse without one)
+        with suppress(_Rehearsed), self._writing() as connection:
+            open_account(connection, charge.account.tags.dataset)
+            time = self._clock().isoformat()
+            charge_dataset(connection, run, charge.event, charge.counts, charge.account, time)
+            raise _Rehearsed  # which takes everything back
+
+    @_outlasting
     def covers(self, run: str, release: int) -> bool:
         """Say whether a release is paid for. Answers from memory when this process has made or seen the reservation."""
         if self.knows_paid(run, release):
@@ -373,10 +387,11 @@ class Ledger:
 
     @_outlasting
     def allotted(self, but: str) -> float:
-        """Return the sum of the budgets of all runs but one."""
+        """Return the sum of the budgets of all runs but one, without those that a data set's own budget covers."""
         with self._reading() as connection:
             total = sa.func.coalesce(sa.func.sum(heads.c.budget_epsilon), 0.0)
-            return float(connection.execute(sa.select(total).where(heads.c.run != but)).scalar_one())
+            counted = sa.select(total).where(heads.c.run != but, heads.c.dataset.is_(None))
+            return float(connection.execute(counted).scalar_one())
 
     @_outlasting
     def runs(self) -> dict[str, Budget]:

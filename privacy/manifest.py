@@ -157,11 +157,14 @@ MANIFEST: tuple[Entry, ...] = (
     derived("party.v1.OpenSessionResponse.features", "the table's width", "a count", "coordinator"),
     derived("party.v1.OpenSessionResponse.warnings", "the table's columns", "sentences without values", "coordinator"),
     derived("party.v1.OpenSessionResponse.ids", "the row ids", "never sent: a party tells no ids", "nobody"),
-    derived(
-        "party.v1.TunedCoefficient.value",
-        "the party's features and the noisy labels, through its tuned model",
-        "three digits, and only if the party's policy shares its coefficients",
-        "coordinator and its clients",
+    *(
+        derived(
+            f"party.v1.TunedCoefficient.{name}",
+            "the party's features and the labels (noisy ones unless the run protects none), through its model",
+            "three digits, and only if the party's policy shares its coefficients",
+            "coordinator and its clients",
+        )
+        for name in ("value", "standard_error", "p_value", "low", "high")
     ),
     derived(
         "party.v1.TunedCoefficient.column",
@@ -169,8 +172,9 @@ MANIFEST: tuple[Entry, ...] = (
         "only if the party's policy shares coefficients by column",
         "coordinator and its clients",
     ),
-    *control("party.v1.GetCoefficientsRequest", "run_id", "the party"),
-    *control("party.v1.GetCoefficientsResponse", "coefficients kept", "coordinator"),
+    *control("party.v1.TunedCoefficient", "figure", "coordinator and its clients"),
+    *control("party.v1.GetCoefficientsRequest", "run_id page_token", "the party"),
+    *control("party.v1.GetCoefficientsResponse", "coefficients kept next_page_token", "coordinator"),
     derived("party.v1.TableSummary.rows", "the table's size", "a count", "coordinator"),
     derived("party.v1.TableSummary.features", "the table's width", "a count", "coordinator"),
     # Coordinator → its own clients: the label holder's eyes.
@@ -288,16 +292,17 @@ MANIFEST: tuple[Entry, ...] = (
     *control("run.v1.Metric", "name", "clients"),
     *control(
         "run.v1.Run",
-        "run_id name algorithm state reason parties step steps metrics created changed spec_yaml attempt",
+        "run_id name algorithm state reason parties step steps metrics created changed spec_yaml attempt tags",
         "clients",
     ),
     *control(
         "run.v1.RunEvent",
-        "sequence time kind message step metrics state state_change progress evaluation privacy party data_opened",
+        "sequence time kind message step metrics state state_change progress evaluation privacy party data_opened "
+        "warning",
         "clients",
     ),
     *control("run.v1.RunTotals", "rounds bytes label_releases seconds", "clients"),
-    *control("run.v1.RunStateChange", "attempt from_step reason left_out totals", "clients"),
+    *control("run.v1.RunStateChange", "attempt from_step reason left_out totals model_step measured", "clients"),
     *control("run.v1.RunProgress", "checkpoint measured totals", "clients"),
     *control("run.v1.RunEvaluation", "measured totals", "clients"),
     *control("run.v1.RunPrivacy", "epsilon delta budget largest_count entries head", "clients"),
@@ -305,11 +310,15 @@ MANIFEST: tuple[Entry, ...] = (
     derived(
         "run.v1.RunParty.detail", "the table's columns, where it warns of them", "sentences without values", "clients"
     ),
+    derived("run.v1.RunWarning.topic", "losses on noisy labels", "words without values", "clients"),
+    derived("run.v1.RunWarning.finding", "losses on noisy labels", "sentences without values", "clients"),
+    *control("run.v1.RunWarning", "remedy", "clients"),
     *control("run.v1.RunData", "party alignment", "clients"),
     derived("run.v1.RunData.rows", "the table's size", "a count", "clients"),
     derived("run.v1.RunData.columns", "the table's width", "a count", "clients"),
     derived("run.v1.RunData.id_sha256", "the ids of the rows", "SHA-256", "clients"),
     *control("run.v1.SpecProblem", "field line message", "clients"),
+    *control("run.v1.RunForecast", "rounds sent_bytes received_bytes", "clients"),
     *control(
         "run.v1.PartyStatus",
         "name address reachable version problem tables latency_milliseconds clock_skew_seconds offers algorithms "
@@ -320,12 +329,12 @@ MANIFEST: tuple[Entry, ...] = (
     derived("run.v1.PartyTable.features", "the table's width", "a count", "clients"),
     *control("run.v1.PartyTable", "name problem notice loaded_percent", "clients"),
     *control("run.v1.CheckSpecRequest", "spec_yaml", "coordinator"),
-    *control("run.v1.CheckSpecResponse", "problems", "clients"),
+    *control("run.v1.CheckSpecResponse", "problems forecast unforetold", "clients"),
     *control("run.v1.StartRunRequest", "request_id spec_yaml", "coordinator"),
     *control("run.v1.StartRunResponse", "run", "clients"),
     *control("run.v1.GetRunRequest", "run_id", "coordinator"),
     *control("run.v1.GetRunResponse", "run", "clients"),
-    *control("run.v1.ListRunsRequest", "page_size page_token states algorithm name", "coordinator"),
+    *control("run.v1.ListRunsRequest", "page_size page_token states algorithm name tag", "coordinator"),
     *control("run.v1.ListRunsResponse", "runs next_page_token", "clients"),
     *control("run.v1.WatchRunRequest", "run_id after_sequence", "coordinator"),
     *control("run.v1.WatchRunResponse", "event run", "clients"),
@@ -334,6 +343,8 @@ MANIFEST: tuple[Entry, ...] = (
     *control("run.v1.ResumeRunRequest", "run_id", "coordinator"),
     *control("run.v1.ResumeRunResponse", "run", "clients"),
     *control("run.v1.DeleteRunRequest", "run_id", "coordinator"),
+    *control("run.v1.TagRunRequest", "run_id add remove", "coordinator"),
+    *control("run.v1.TagRunResponse", "run", "clients"),
     *control("run.v1.PruneRunsRequest", "older_than_seconds states dry_run", "coordinator"),
     *control("run.v1.PruneRunsResponse", "run_ids more", "clients"),
     *control("run.v1.PredictRequest", "run_id table", "coordinator"),
@@ -342,11 +353,11 @@ MANIFEST: tuple[Entry, ...] = (
     *control("run.v1.AlignRequest", "name parties labels duplicates", "coordinator"),
     *control("run.v1.AlignedTable", "holder table", "clients"),
     *control("run.v1.AlignResponse", "stage done total finished tables", "clients"),
-    *control("run.v1.GetCoefficientsRequest", "run_id", "coordinator"),
+    *control("run.v1.GetCoefficientsRequest", "run_id page_token", "coordinator"),
     *control("run.v1.PartyCoefficients", "party coefficients kept", "clients"),
-    *control("run.v1.GetCoefficientsResponse", "parties", "clients"),
-    *control("run.v1.GetLedgerRequest", "run_id", "coordinator"),
-    *control("run.v1.GetLedgerResponse", "entries report broken evaluations", "clients"),
+    *control("run.v1.GetCoefficientsResponse", "parties next_page_token", "clients"),
+    *control("run.v1.GetLedgerRequest", "run_id page_token", "coordinator"),
+    *control("run.v1.GetLedgerResponse", "entries report broken evaluations next_page_token", "clients"),
 )
 
 
@@ -391,9 +402,10 @@ OTHER_LEAKS: tuple[Leak, ...] = (
     ),
     Leak(
         "early stop",
-        "when a run ends",
-        "runs end after the spec's number of steps, by a client, or by budget; by loss only where the parties hold the "
-        "labels themselves, or label privacy is off",
+        "when a run ends, and which of its models is the best",
+        "runs end after the spec's number of steps, by a client, or by budget. With `stop` it follows from figures "
+        "that are counted as releases, and noised where the labels' owner says so; by an exact loss (`target`) only "
+        "where the parties hold the labels themselves, or label privacy is off",
     ),
     Leak(
         "models",

@@ -7,9 +7,9 @@ others. The self mask b_u is added where dropout recovery is on (`parley.privacy
 
 symbol · code · held by
   u, v   · index of a party
-  s_uv   · secrets[v]   32 bytes from `session_keys.pair_secret`    u and v; in a round HMAC(s_uv, round ‖ told[v])
+  s_uv   · secrets[v]   32 bytes from `session_keys.pair_secret`    u and v
   b_u    · self_mask    32 bytes                                    u, and t of n as Shamir shares
-  PRG    · mask_stream  AES-256-CTR, a stream for each (key, round)
+  PRG    · mask_stream  AES-256-CTR, a stream for each (key, round, told[v])
 
 # differs from the paper: the mask of a round depends on what u and v were told up to that round
 # (`privacy.transcript`), and a few elements that everyone sets to zero show whether a sum has opened.
@@ -19,7 +19,7 @@ from collections.abc import Iterable, Mapping
 
 import numpy as np
 
-from parley.privacy.mask_stream import KEY_BYTES, MaskStream, add_round_mask
+from parley.privacy.mask_stream import MaskStream, PairStream
 from parley.privacy.ring import Ring, RingArray
 from parley.privacy.trees import TooFewParties
 
@@ -88,9 +88,7 @@ class PairwiseMasker:
         if minimum_parties < SMALLEST_SUM:
             raise TooFewParties(f"minimum_parties must be at least {SMALLEST_SUM}, got {minimum_parties}")
         self._index = index
-        if any(len(secret) != KEY_BYTES for secret in secrets.values()):
-            raise ValueError(f"a pair secret has {KEY_BYTES} bytes")
-        self._secrets = dict(secrets)
+        self._streams = {peer: PairStream(secret) for peer, secret in secrets.items()}
         self._ring = ring
         self._minimum = minimum_parties
         self._self_mask = None if self_mask is None else MaskStream(self_mask)
@@ -124,9 +122,7 @@ class PairwiseMasker:
         self._check(round_id, chosen)
         self._last_round = round_id
         for peer in sorted(chosen - {self._index}):
-            add_round_mask(
-                masked, self._secrets[peer], round_id, told.get(peer, b""), self._ring, subtract=peer < self._index
-            )
+            self._streams[peer].add(masked, round_id, told.get(peer, b""), self._ring, subtract=peer < self._index)
         if self._self_mask is not None:
             self._self_mask.add(masked, round_id, self._ring)
 
@@ -138,7 +134,7 @@ class PairwiseMasker:
             )
         if self._index not in participants:
             raise NotAParticipant(f"party {self._index} is not among the participants {sorted(participants)}")
-        unknown = sorted(participants - {self._index} - self._secrets.keys())
+        unknown = sorted(participants - {self._index} - self._streams.keys())
         if unknown:
             raise NotAParticipant(f"no key was agreed with parties {unknown}: exchange keys before the round")
         if len(participants) < self._minimum:

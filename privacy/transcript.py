@@ -54,8 +54,9 @@ class Transcript:
     def read(self, number: int, instruction: bytes, participants: Collection[int] | None) -> Told:
         """Take the instruction of a round among `participants` (everyone if None); `keep` makes it count."""
         step = number.to_bytes(8, "big") + instruction
+        longer = {head: hashlib.sha256(head + step).digest() for head in set(self.heads.values())}  # most often one
         heads = {
-            party: hashlib.sha256(head + step).digest() if participants is None or party in participants else head
+            party: longer[head] if participants is None or party in participants else head
             for party, head in self.heads.items()
         }
         self.under_way = Told(instruction, heads)

@@ -73,7 +73,7 @@ _KEEPS: dict[str, Keeps] = {"checkpoint": "checkpoint", "finish": "model"}
 
 @dataclass(frozen=True)
 class PhasedRound:
-    """A round that is told by its phase, in an algorithm whose labels stay with the parties.
+    """A round that is told by its phase; labels stay with the parties unless an algorithm says otherwise.
 
     An algorithm names its own phases and adds what travels along. `checkpoint` and `finish` mean the same in all.
     """
@@ -87,8 +87,9 @@ class PhasedRound:
     """Who takes part, in ascending order; None for everyone."""
 
     @property
-    def label_release(self) -> None:
-        """Labels stay with the parties: the coordinator has none to release."""
+    def label_release(self) -> int | None:
+        """None: labels stay with the parties, and the coordinator has none to release."""
+        return None
 
     @property
     def summed(self) -> bool:
@@ -111,7 +112,7 @@ class PhasedRound:
         return _KEEPS.get(self.phase, "nothing")
 
     @property
-    def cost_class(self) -> str:
+    def cost_class(self) -> Hashable:
         """Rounds of one phase cost the same."""
         return self.phase
 

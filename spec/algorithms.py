@@ -37,6 +37,10 @@ class AlgorithmSettings(Section):
     goes_on_without_parties: ClassVar[bool] = False
     """Whether a round may be summed without a lost party, so that a spec may ask for `recovery`."""
 
+    validates: ClassVar[Literal["split", "always", "never"]] = "never"
+    """Whether a run measures "validation" figures: on the rows of `split.validation`, always (the upper rows serve it),
+    or never; one that never does cannot be stopped early."""
+
     @property
     def run_length(self) -> int:
         """Iterations of the whole run, as people count them."""

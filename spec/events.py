@@ -51,12 +51,16 @@ class RunStateChange:
     """Parties that a completed run went on without: they have no final model."""
     totals: RunTotals | None = None
     """At the end of an attempt."""
+    model_step: int = 0
+    """The iteration whose model was kept as the best; 0 where that is the last one, or the run chooses none."""
+    measured: Metrics = field(default_factory=dict)
+    """What was measured of that model."""
 
     @property
     def metrics(self) -> dict[str, float]:
         """What changes among the run's metrics."""
         left = {"parties left out": float(len(self.left_out))} if self.left_out else {}
-        return left | (self.totals.metrics if self.totals else {})
+        return {**self.measured, **left, **(self.totals.metrics if self.totals else {})}
 
 
 @dataclass(frozen=True)
@@ -142,9 +146,28 @@ class RunData:
     """The alignment that the rows are common in."""
 
 
-Body = RunStateChange | RunProgress | RunEvaluation | RunPrivacy | RunParty | RunData
+@dataclass(frozen=True)
+class RunWarning:
+    """The run goes on, but not as it should."""
+
+    kind: ClassVar[str] = "warning"
+    metrics: ClassVar[Metrics] = {}
+    topic: str
+    """What is wrong, in a few words."""
+    finding: str
+    """What was seen, as a sentence without figures."""
+    remedy: str
+    """What to change, by the names of a spec."""
+
+    @property
+    def sentence(self) -> str:
+        """For people."""
+        return f"{self.finding}: {self.remedy}"
+
+
+Body = RunStateChange | RunProgress | RunEvaluation | RunPrivacy | RunParty | RunData | RunWarning
 BODIES: Mapping[str, type[Any]] = {
-    body.kind: body for body in (RunStateChange, RunProgress, RunEvaluation, RunPrivacy, RunParty, RunData)
+    body.kind: body for body in (RunStateChange, RunProgress, RunEvaluation, RunPrivacy, RunParty, RunData, RunWarning)
 }
 """Bodies by kind."""
 

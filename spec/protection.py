@@ -78,6 +78,23 @@ def smallest_threshold(participants: int) -> int:
     return (participants + 1) // 2 + 1
 
 
+class BinsSpec(Section):
+    """The range of a regression's labels, declared from what everybody knows of them, never from the labels."""
+
+    low: float = Field(allow_inf_nan=False)
+    """The smallest label that is told apart; smaller ones count as this."""
+    high: float = Field(allow_inf_nan=False)
+    """The largest."""
+    points: int | None = Field(default=None, ge=2, le=1024)
+    """Points that the range is rounded to; the number with the smallest variance at this ε if left out."""
+
+    @model_validator(mode="after")
+    def _is_a_range(self) -> Self:
+        if not self.low < self.high:
+            raise ValueError(f"bins from low {self.low:g} to high {self.high:g} are no range: low must be smaller")
+        return self
+
+
 class LabelPrivacySpec(Section):
     """Differential privacy of labels towards the parties."""
 
@@ -85,10 +102,50 @@ class LabelPrivacySpec(Section):
     """`once` draws one noisy label per record, for all runs; `per_step` draws for each release; `off` draws none."""
     epsilon: float = Field(default=3.0, gt=0, le=100)
     """ε of all runs at this ε together (`once`), or of one release (`per_step`)."""
+    kind: Literal["auto", "randomised_response", "unary_encoding", "laplace"] = "auto"
+    """What is drawn: a class, a bit for each class, or (`per_step` only) Laplace noise on the target row. With `once`,
+    `auto` takes the first or the second by their variance; with `per_step`, the paper's `laplace`."""
     delta: float = Field(default=1e-6, gt=0, lt=0.1)
     """δ at which reports convert per-step charges."""
     budget: float | None = Field(default=None, gt=0)
     """The run stops before a release that would take any record past this pure ε; the labels' owner may allow less."""
+    bins: BinsSpec | None = None
+    """For a regression with `once`: the range of its labels, which are noised on bins of it."""
+
+    def check_kind(self, real: bool) -> None:
+        """Refuse a protection that does not fit labels of this kind."""
+        if self.mechanism == "off":
+            if self.bins is not None:
+                raise ValueError("labels.bins are for noise, and `mechanism: off` draws none: leave them out")
+        elif real and (self.bins is None or self.mechanism != "once"):
+            raise ValueError(
+                "a regression's labels are protected by noise that is drawn once on bins of a declared range: write "
+                "`labels: {mechanism: once, bins: {low: 0, high: 100}}` with a range that everybody may know, or "
+                "`labels: {mechanism: off}` to send exact gradients"
+            )
+        elif not real and self.bins is not None:
+            raise ValueError("labels.bins are for a regression's labels, and this loss has classes: leave them out")
+
+    @model_validator(mode="after")
+    def _kind_fits(self) -> Self:
+        if self.mechanism == "once" and self.kind == "laplace":
+            raise ValueError("labels.kind laplace is for `mechanism: per_step`: once, draw classes or bits")
+        if self.mechanism == "off" and self.kind != "auto":
+            raise ValueError("labels.mechanism is off, so nothing is drawn: leave `kind` out")
+        return self
+
+
+class FeaturePrivacySpec(Section):
+    """Differential privacy of each party's own rows, towards everybody else."""
+
+    kind: Literal["once", "none"] = "none"
+    """`once` noises each row one time, before anything is computed from it, for all runs; `none` noises none."""
+    epsilon: float = Field(default=8.0, gt=0, le=16)
+    """ε of one row of one party, for all runs at these settings together."""
+    delta: float = Field(default=1e-6, gt=0, lt=0.1)
+    """δ that belongs to it."""
+    bound: float = Field(default=1.0, gt=0, allow_inf_nan=False)
+    """R: a row (preprocessed, the columns of its view) that is longer is shortened to this Euclidean norm."""
 
 
 class ProtectionSpec(Section):
@@ -98,6 +155,8 @@ class ProtectionSpec(Section):
     """Towards the coordinator."""
     labels: LabelPrivacySpec = LabelPrivacySpec()
     """Towards the parties."""
+    features: FeaturePrivacySpec = FeaturePrivacySpec()
+    """Towards everybody."""
 
     def check(self, *, parties: int) -> None:
         """Refuse settings that cannot protect a run of so many parties."""

@@ -1,6 +1,6 @@
 """Which rows belong to the lower problem, the upper problem and the evaluation; the same at every role."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,16 +21,27 @@ class RowSets:
     lower: Rows
     upper: Rows
     test: Rows
+    validation: Rows = field(default_factory=lambda: np.empty(0, np.int64))
 
     @property
     def trained(self) -> Rows:
         """Rows of either level, ascending: the training rows of an algorithm with one level."""
         return np.union1d(self.lower, self.upper)
 
+    @property
+    def held_out(self) -> dict[str, Rows]:
+        """The sets that figures are taken over, those that have rows, by name."""
+        return {name: rows for name, rows in (("validation", self.validation), ("test", self.test)) if len(rows)}
+
+    @property
+    def fewest_held_out(self) -> int | None:
+        """Fewest rows that figures are taken over; None where there are none."""
+        return min(map(len, self.held_out.values()), default=None)
+
 
 def divide(split: SplitSpec, rows: int, generator: np.random.Generator) -> RowSets:
     """Divide `rows` aligned rows as the spec says. `generator` orders the rows that shares are drawn from."""
-    ranges = {name: _range(getattr(split, name), name, rows) for name in ("lower", "upper", "test")}
+    ranges = {name: _range(getattr(split, name), name, rows) for name in ("lower", "upper", "test", "validation")}
     taken = np.zeros(rows, dtype=bool)
     for chosen in ranges.values():
         if chosen is not None:

@@ -15,10 +15,13 @@ from pydantic_core import PydanticKnownError
 from parley.spec.algorithms import AlgorithmSettings, installed
 from parley.spec.protection import ProtectionSpec
 from parley.spec.section import Section
+from parley.spec.stopping import StopSpec
 
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$")]
 RowSelection = Annotated[str | float, Field(union_mode="left_to_right")]
 Settings = TypeVar("Settings", bound=Section)
+LEAST_CHECKPOINTS = 3
+"""Checkpoints that are kept for each run: a newest one that was damaged leaves others."""
 
 
 def _of_its_algorithm(value: Any, handler: ValidatorFunctionWrapHandler) -> Any:
@@ -75,8 +78,10 @@ class SplitSpec(Section):
     """Rows of the upper problem, or `lower`."""
     test: RowSelection = 0.2
     """Held-out rows; 0 for none."""
+    validation: RowSelection = 0.0
+    """Held-out rows that `stop` chooses the best model by, so that figures on `test` stay honest; 0 for none."""
 
-    @field_validator("lower", "upper", "test")
+    @field_validator("lower", "upper", "test", "validation")
     @classmethod
     def _readable(cls, value: str | float, info: Any) -> str | float:
         if isinstance(value, str):
@@ -86,13 +91,13 @@ class SplitSpec(Section):
             if separator and first.strip().isdigit() and last.strip().isdigit() and int(first) < int(last):
                 return value
             raise ValueError(f'write a share such as 0.2 or a range such as "0:500", not {value!r}')
-        if not 0 <= value <= 1 or (value == 0 and info.field_name != "test"):
+        if not 0 <= value <= 1 or (value == 0 and info.field_name in ("lower", "upper")):
             raise ValueError("a share of the rows lies between 0 and 1")
         return float(value)
 
     @model_validator(mode="after")
     def _shares_fit(self) -> Self:
-        total = sum(v for v in (self.lower, self.upper, self.test) if isinstance(v, float))
+        total = sum(v for v in (self.lower, self.upper, self.test, self.validation) if isinstance(v, float))
         if total > 1 + 1e-9:
             raise ValueError(f"the shares add up to {total:g}; they must not pass 1")
         return self
@@ -124,11 +129,20 @@ class RunSpec(Section):
     evaluate_every: int = Field(default=10, ge=0)
     """Upper iterations between evaluations on held-out rows; 0 evaluates only at the end."""
     checkpoint_every: int = Field(default=25, ge=0)
-    """Upper iterations between checkpoints; 0 writes none."""
+    """Upper iterations between checkpoints; 0 writes none. With `stop`, as many as between evaluations if left out."""
+    stop: StopSpec | None = None
+    """When to end before the last iteration, and which model to keep; every iteration is made if left out."""
     wait_seconds: float = Field(default=300, gt=0, le=86400)
     """How long a lost party is waited for before the run fails."""
     round_seconds: float = Field(default=60, gt=0, le=3600)
     """Deadline of one round; a party that does not answer by then counts as lost."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _checkpoint_of_every_evaluation(cls, value: Any) -> Any:
+        if not isinstance(value, dict) or value.get("stop") is None or "checkpoint_every" in value:
+            return value
+        return value | {"checkpoint_every": value.get("evaluate_every", cls.model_fields["evaluate_every"].default)}
 
     @field_validator("parties", mode="before")
     @classmethod
@@ -149,7 +163,32 @@ class RunSpec(Section):
                 "is nothing to align, leave it out"
             )
         self.privacy.aggregation.check_recovery(self.sampled, self.train.goes_on_without_parties)
+        self._check_stop()
         return self
+
+    def _check_stop(self) -> None:
+        on_split = self.train.validates == "split"
+        if self.split.validation != 0 and not on_split:
+            raise ValueError(f"split.validation: {self.train.algorithm} measures nothing on such rows; leave it out")
+        if self.stop is None:
+            return
+        if self.train.validates == "never":
+            raise ValueError(f"stop: {self.train.algorithm} evaluates nothing, so there is no best model; leave it out")
+        if self.train.works_unattended:
+            raise ValueError("stop: the parties work on while they are evaluated; use a synchronous schedule")
+        if self.stop.metric.startswith("validation ") and on_split and self.split.validation == 0:
+            raise ValueError(f"stop: {self.stop.metric!r} is measured on split.validation: give it a share like 0.1")
+        if not self.evaluate_every or not self.checkpoint_every or self.evaluate_every % self.checkpoint_every:
+            raise ValueError(
+                f"stop: every evaluation needs a checkpoint to go back to: evaluate_every ({self.evaluate_every}) must "
+                f"be a multiple of checkpoint_every ({self.checkpoint_every}); leave checkpoint_every out"
+            )
+
+    @property
+    def kept_checkpoints(self) -> int:
+        """How many checkpoints everyone keeps: with `stop`, back to the one that may turn out the best."""
+        between = self.evaluate_every // self.checkpoint_every if self.stop and self.checkpoint_every else 0
+        return LEAST_CHECKPOINTS + (self.stop.patience * between if self.stop else 0)
 
     @property
     def sampled(self) -> int:

@@ -91,6 +91,8 @@ class Table:
     """Categorical columns that wait to be encoded: texts, None where there is no value."""
     fitted: Any = None
     """How the features were preprocessed (`parley.tables.preprocessing.Fitted`), if they were."""
+    missing: Mapping[str, int] = field(default_factory=dict)
+    """Values that preprocessing has filled in, by column."""
 
     def __len__(self) -> int:
         return len(self.ids)

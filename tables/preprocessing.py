@@ -154,7 +154,9 @@ def apply(fitted: Fitted, table: Table) -> Table:
     shifts = np.array([entry.shift for entry in fitted.numbers])
     blocks = [(filled - shifts) / scales, *(_one_hot(entry, table) for entry in fitted.categories)]
     features = np.ascontiguousarray(np.concatenate(blocks, axis=1), dtype=table.features.dtype)
-    return replace(table, features=features, columns=columns, texts={}, fitted=fitted)
+    absent = dict(zip(table.columns, np.isnan(table.features).sum(axis=0).tolist(), strict=True))
+    absent |= {column: sum(text is None for text in texts) for column, texts in table.texts.items()}
+    return replace(table, features=features, columns=columns, texts={}, fitted=fitted, missing=absent)
 
 
 def of_table(table: Table) -> Fitted | None:

@@ -4,6 +4,7 @@ import json
 import math
 import threading
 from collections.abc import Callable, Generator
+from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
 
@@ -14,6 +15,7 @@ from scipy.special import expit
 
 from parley.coordinator.asysqn import rounds as schedule
 from parley.coordinator.asysqn.watch import Watch
+from parley.coordinator.forecasts import Forecast, Trips, evaluations, kept
 from parley.coordinator.labels import LabelAccess, ReleasePlan, check_rows
 from parley.coordinator.programs import CommonRows, CoordinatorAlgorithm, Observer, Predictor
 from parley.numerics.arrays import Vector
@@ -79,7 +81,7 @@ class AsysqnProgram(AsysqnForm):
             synchronous=not train.is_asynchronous,
             steps=train.steps,
             parties=[entry.name for entry in spec.parties],
-            watched=np.concatenate([watched, sets.test]),
+            watched=np.concatenate([watched, *sets.held_out.values()]),
             trained=len(watched),
             labels=signed(labels),
             labelled_loss=self._holder,
@@ -135,7 +137,8 @@ def figures_of(spec: RunSpec, access: LabelAccess, labels: Labels, sets: RowSets
     times = 2 + (train.steps // every if every else 0)
     watched = watched_rows(spec.seed, sets.trained, train.watch_rows)
     return schedule.Figures(
-        access.evaluation(labels, watched, "training", times), access.evaluation(labels, sets.test, "test", times)
+        access.evaluation(labels, watched, "training", times),
+        {name: (len(rows), access.evaluation(labels, rows, name, times)) for name, rows in sets.held_out.items()},
     )
 
 
@@ -235,4 +238,24 @@ def predictor(spec: RunSpec, access: LabelAccess) -> Predictor:
     return Predictor(AsysqnForm(), prediction_round, scorer(spec), labels.classes)
 
 
-ALGORITHM = CoordinatorAlgorithm(PROTOCOL, AsysqnProgram, check, predictor)
+def foretell(spec: RunSpec, access: LabelAccess) -> Forecast | None:
+    """What the rounds of a synchronous run carry: θ of a batch up, and what becomes of it down, 8 bytes each."""
+    train = spec.settings(AsysqnSpec)
+    if train.is_asynchronous:
+        return None
+    sets = divide(spec.split, len(access.load(train.loss)), stream(spec.seed, "split"))
+    rows, steps = len(sets.trained), train.steps
+    period = {"sgd": math.inf, "saga": math.inf, "svrg": train.snapshot_every + 1}[train.estimator]
+    snapshots = min(steps, math.ceil(steps / period) if train.estimator == "svrg" else int(train.estimator == "saga"))
+    batch = min(train.batch, rows)
+    watched = len(watched_rows(spec.seed, sets.trained, train.watch_rows)) + sum(map(len, sets.held_out.values()))
+    checkpoints = kept(steps, spec.checkpoint_every)
+    return [
+        Trips(snapshots, 8 * rows, rows, 8),
+        Trips(steps - snapshots, 8 * batch, batch, 8),
+        Trips(evaluations(steps, spec.evaluate_every), 0.0, watched + 1, 8),
+        replace(checkpoints, count=checkpoints.count + 1),  # the last step has one in any case
+    ]
+
+
+ALGORITHM = CoordinatorAlgorithm(PROTOCOL, AsysqnProgram, check, predictor, foretell)

@@ -8,7 +8,7 @@ of its own: what the parties say of their loops' time tells when to ask again.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
@@ -66,12 +66,13 @@ class Figures:
     """The ways out for figures on true labels."""
 
     training: Evaluation
-    test: Evaluation
+    held_out: Mapping[str, tuple[int, Evaluation]] = field(default_factory=dict)
+    """For each set of held-out rows how many there are, in the order in which they are watched."""
 
     def shown(self, k: int | None, problem: Problem, theta: Vector, labels: Vector, value: float) -> dict[str, float]:
         """What leaves of an evaluation. With noise, figures leave that a run which goes on measures again at the same
         k: those of a synchronous schedule."""
-        trained, held_out = slice(None, problem.trained), slice(problem.trained, None)
+        trained = slice(None, problem.trained)
         if not self.training.is_exact and k is None:
             return {}
         metrics = self.training.release(k or 0, {"objective": value})
@@ -82,9 +83,12 @@ class Figures:
             metrics |= {f"training {name}": each for name, each in self.training.release(k or 0, found).items()}
         for target, reached in problem.watch.reached.items():
             metrics[f"rounds to {target:g}"] = float(reached)
-        if len(labels) > problem.trained:
-            found = self.test.release(k or 0, _held_out(problem, theta[held_out], labels[held_out]))
-            metrics |= {f"test {name}": each for name, each in found.items()}
+        first = problem.trained
+        for held_out, (rows, way_out) in self.held_out.items():
+            part = slice(first, first + rows)
+            found = way_out.release(k or 0, _held_out(problem, theta[part], labels[part]))
+            metrics |= {f"{held_out} {name}": each for name, each in found.items()}
+            first += rows
         return metrics
 
 
@@ -115,7 +119,7 @@ class Problem:
     watch: Watch = field(default_factory=Watch)
     progress: dict[int, Progress] = field(default_factory=dict)
     """The newest word of each party."""
-    figures: Figures = field(default_factory=lambda: Figures(Evaluation(0), Evaluation(0)))
+    figures: Figures = field(default_factory=lambda: Figures(Evaluation(0)))
 
     @property
     def rounds(self) -> int:

@@ -13,7 +13,8 @@ from itertools import pairwise
 
 import numpy as np
 
-from parley.coordinator.bambi.rounds import Diverged, Pending, Plan, Problem, asked, evaluation, finite
+from parley.coordinator.bambi.problem import Diverged, Pending, Plan, Problem, asked, finite
+from parley.coordinator.bambi.rounds import evaluation
 from parley.coordinator.programs import Observer, Report, due
 from parley.numerics.arrays import Array, Vector
 from parley.numerics.combinations import best_combination

@@ -7,8 +7,12 @@ from typing import Any
 import numpy as np
 from google.protobuf.message import Message
 
-import parley.coordinator.bambi.rounds as bambi
+from parley.coordinator.bambi.course import Course
+from parley.coordinator.bambi.forecast import forecast
 from parley.coordinator.bambi.local_rounds import LocalPlan, LocalRounds, Pace
+from parley.coordinator.bambi.problem import Plan, Problem
+from parley.coordinator.bambi.rounds import BilevelRounds
+from parley.coordinator.forecasts import Forecast
 from parley.coordinator.labels import LabelAccess, ReleasePlan, check_rows
 from parley.coordinator.programs import CommonRows, CoordinatorAlgorithm, Observer, Predictor
 from parley.numerics.arrays import Vector
@@ -47,14 +51,22 @@ class BambiProgram(BambiForm):
 
     finish = Round(None, Finish())
 
-    def __init__(self, problem: bambi.Problem, gate: OutcomeGate) -> None:
+    def __init__(self, problem: Problem, gate: OutcomeGate) -> None:
         """`gate` lets outcomes pass whose label releases the ledger covers."""
         super().__init__(problem.outputs)
-        self._problem, self.gate = problem, gate
+        self.gate, self._rounds = gate, BilevelRounds(problem)
 
     def rounds(self, done: int, observe: Observer) -> Generator[Round, Vector, None]:
         """Every round of the run."""
-        return bambi.rounds(self._problem, done, observe)
+        return self._rounds.rounds(done, observe)
+
+    def kept(self) -> bytes:
+        """How the run is going."""
+        return self._rounds.course.encoded()
+
+    def restore(self, content: bytes) -> None:
+        """Go on as it was kept."""
+        self._rounds.course = Course.decoded(content)
 
 
 class LocalProgram(BambiForm):
@@ -62,7 +74,7 @@ class LocalProgram(BambiForm):
 
     finish = Round(None, Finish())
 
-    def __init__(self, problem: bambi.Problem, gate: OutcomeGate) -> None:
+    def __init__(self, problem: Problem, gate: OutcomeGate) -> None:
         super().__init__(problem.outputs)
         self.gate, self._rounds = gate, LocalRounds(problem)
 
@@ -85,10 +97,10 @@ def program(spec: RunSpec, access: LabelAccess) -> BambiProgram | LocalProgram:
     labels = access.load(settings.loss)
     rows = divide(spec.split, len(labels), stream(spec.seed, "split"))
     local = settings.hypergradient == "local"
-    plan = (LocalPlan if local else bambi.Plan)(settings, rows, spec.seed)
+    plan = (LocalPlan if local else Plan)(settings, rows, spec.seed)
     loss, outputs = loss_of(settings, labels)
     gate = access.gate(labels, loss, ReleasePlan(plan.released_rows, plan.releases, np.union1d(rows.lower, rows.upper)))
-    problem = bambi.Problem(
+    problem = Problem(
         plan,
         gate.loss,
         gate,
@@ -96,15 +108,16 @@ def program(spec: RunSpec, access: LabelAccess) -> BambiProgram | LocalProgram:
         spec.dtype,
         spec.evaluate_every,
         spec.checkpoint_every,
-        evaluation(spec, access, labels, rows),
+        evaluations(spec, access, labels, rows),
     )
     return (LocalProgram if local else BambiProgram)(problem, OutcomeGate(gate.is_paid, gate.is_known_paid))
 
 
-def evaluation(spec: RunSpec, access: LabelAccess, labels: Labels, rows: RowSets) -> Evaluation:
-    """The way out for figures on the test rows, at the end and every so many iterations before it."""
+def evaluations(spec: RunSpec, access: LabelAccess, labels: Labels, rows: RowSets) -> dict[str, Evaluation]:
+    """The ways out for figures on held-out rows, at the end and every so many iterations before it."""
     steps, every = spec.settings(BambiSpec).run_length, spec.evaluate_every
-    return access.evaluation(labels, rows.test, "test", 1 + (max(0, steps - 1) // every if every else 0))
+    times = 1 + (max(0, steps - 1) // every if every else 0)
+    return {name: access.evaluation(labels, chosen, name, times) for name, chosen in rows.held_out.items()}
 
 
 def loss_of(settings: BambiSpec, labels: Labels) -> tuple[Loss, int]:
@@ -117,7 +130,7 @@ def check(spec: RunSpec, access: LabelAccess, rows: CommonRows) -> None:
     """Refuse labels that do not fit the parties' rows, or a split that does not."""
     labels = access.load(spec.settings(BambiSpec).loss)
     check_rows(labels, rows.count, rows.digest, rows.party)
-    evaluation(spec, access, labels, divide(spec.split, rows.count, stream(spec.seed, "split")))
+    evaluations(spec, access, labels, divide(spec.split, rows.count, stream(spec.seed, "split")))
 
 
 def predictor(spec: RunSpec, access: LabelAccess) -> Predictor:
@@ -133,4 +146,11 @@ def predictor(spec: RunSpec, access: LabelAccess) -> Predictor:
     )
 
 
-ALGORITHM = CoordinatorAlgorithm(PROTOCOL, program, check, predictor)
+def foretell(spec: RunSpec, access: LabelAccess) -> Forecast | None:
+    """What the run's rounds carry."""
+    labels = access.load(spec.settings(BambiSpec).loss)
+    rows = divide(spec.split, len(labels), stream(spec.seed, "split"))
+    return forecast(spec, rows, loss_of(spec.settings(BambiSpec), labels)[1])
+
+
+ALGORITHM = CoordinatorAlgorithm(PROTOCOL, program, check, predictor, foretell)

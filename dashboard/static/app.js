@@ -1,4 +1,5 @@
 // Which view is shown: the part of the address after # says it.
+import { compare } from "./compare.js";
 import { start } from "./new.js";
 import { audit, parties, runs } from "./overview.js";
 import { ask, notice } from "./page.js";
@@ -21,6 +22,7 @@ function show() {
   document.title = view === "run" ? `${decodeURIComponent(id)} · Parley` : "Parley";
   scrollTo(0, 0);
   if (view === "run" && id) run(main, leaving.signal, decodeURIComponent(id));
+  else if (view === "compare" && id) compare(main, leaving.signal, id.split(",").map(decodeURIComponent));
   else if (view === "new") start(main, leaving.signal);
   else if (view === "parties") parties(main, leaving.signal);
   else if (view === "audit") audit(main, leaving.signal);

@@ -1,5 +1,5 @@
 // A spec, pasted or uploaded, checked line by line while it is written, and started.
-import { ask, el, notice, Problem } from "./page.js";
+import { ask, bytes, el, notice, number, Problem } from "./page.js";
 
 const KEPT = "parley spec";
 
@@ -43,9 +43,9 @@ export function start(main, leaving) {
       number();
       return;
     }
-    let found;
+    let found, forecast;
     try {
-      found = (await ask("/api/check", { spec: text })).problems;
+      ({ problems: found, forecast } = await ask("/api/check", { spec: text }));
     } catch (problem) {
       notice(problem.message);
       return;
@@ -56,7 +56,8 @@ export function start(main, leaving) {
     problems.replaceChildren(...found.map((problem) => el("li", {},
       problem.line ? el("button", { onclick: () => goTo(problem.line) }, `line ${problem.line}`) : "",
       problem.field && el("code", {}, `${problem.field}: `), problem.message)));
-    verdict.textContent = found.length ? `${found.length} to correct` : "The spec is valid";
+    verdict.textContent = found.length ? `${found.length} to correct`
+      : forecast ? `The spec is valid: at most ${number(forecast.rounds)} round trips and ${bytes(forecast.sent_bytes + forecast.received_bytes)}` : "The spec is valid";
     button.disabled = found.length > 0;
     number();
   }

@@ -1,5 +1,5 @@
 // The list of runs, how the parties stand, and who did what.
-import { ask, bytes, chip, day, duration, el, every, number, percent, table, update } from "./page.js";
+import { ask, bytes, chip, day, duration, el, every, notice, number, percent, table, update } from "./page.js";
 
 function score(metrics) {
   for (const name of ["test accuracy", "training accuracy"]) if (metrics[name] !== undefined) return percent(metrics[name]);
@@ -7,26 +7,70 @@ function score(metrics) {
   return name ? `${name} ${number(metrics[name])}` : "–";
 }
 
+const COLUMNS = [
+  ["Run", "", (run) => run.run_id], ["State", "", (run) => run.state], ["Progress", "", (run) => run.step / (run.steps || 1)],
+  ["Score", "number", (run) => run.metrics["test accuracy"] ?? run.metrics["training accuracy"] ?? run.metrics["test r2"]],
+  ["Bytes", "number", (run) => run.metrics.bytes], ["Time", "number", (run) => run.metrics.seconds], ["Started", "number", (run) => run.created],
+];
+const before = (a, b) => (a === undefined) - (b === undefined) || (a < b ? 1 : a > b ? -1 : 0);
+
 export function runs(main, leaving) {
   const place = el("section", { class: "panel" }, el("p", { class: "empty" }, "Loading …"));
-  main.append(el("div", { class: "title" }, el("h1", {}, "Runs"), el("span", { class: "spacer" }),
+  const search = el("input", { type: "search", id: "search", placeholder: "Name or tag", "aria-label": "Search runs by name or tag" });
+  const chosen = new Set();
+  const side = el("a", { class: "button", id: "compare", hidden: true }, "Compare");
+  let sorted = { by: 6, largest: true }, found = [];
+  main.append(el("div", { class: "title" }, el("h1", {}, "Runs"), el("span", { class: "spacer" }), search, side,
     el("a", { class: "button", href: "#/new" }, "New run")), place);
-  every(2, leaving, async () => {
-    const { runs: found } = await ask("/api/runs");
+
+  function sortBy(by) {
+    sorted = { by, largest: sorted.by === by ? !sorted.largest : true };
+    draw();
+  }
+  function head([name, kind], by) {
+    const now = sorted.by === by;
+    const label = now ? `${name} ${sorted.largest ? "↓" : "↑"}` : name;
+    return [el("button", { class: "sort", "aria-pressed": String(now), title: `Sort by ${name.toLowerCase()}`, onclick: () => sortBy(by) }, label), kind];
+  }
+  function choose(id, box) {
+    if (box.checked) chosen.add(id); else chosen.delete(id);
+    side.hidden = chosen.size < 2;
+    side.href = `#/compare/${[...chosen].map(encodeURIComponent).join(",")}`;
+  }
+  function draw() {
     if (!found.length) {
-      update(place, el("p", { class: "empty" }, "There are no runs yet. ", el("a", { href: "#/new" }, "Start one")));
+      update(place, el("p", { class: "empty" }, search.value ? "No run has such a name or tag." : ["There are no runs yet. ", el("a", { href: "#/new" }, "Start one")]));
       return;
     }
+    const value = COLUMNS[sorted.by][2];
+    const rows = [...found].sort((a, b) => {
+      const [x, y] = [value(a), value(b)];
+      return x === undefined || y === undefined || sorted.largest ? before(x, y) : before(y, x);
+    });
     update(place, table(
-      [["Run", ""], ["State", ""], ["Progress", ""], ["Score", "number"], ["Bytes", "number"], ["Time", "number"], ["Started", "number"]],
-      found.map((run) => Object.assign([
-        el("span", {}, el("a", { href: `#/run/${encodeURIComponent(run.run_id)}` }, run.run_id), el("br"),
+      [["", ""], ...COLUMNS.map(head)],
+      rows.map((run) => Object.assign([
+        el("input", { type: "checkbox", checked: chosen.has(run.run_id), "aria-label": `Choose ${run.run_id} to compare`, onchange: (change) => choose(run.run_id, change.target) }),
+        el("span", {}, el("a", { href: `#/run/${encodeURIComponent(run.run_id)}` }, run.run_id), run.tags.map((tag) => el("span", { class: "tag" }, tag)), el("br"),
           el("span", { class: "soft small" }, `${run.algorithm} · ${run.parties.join(", ")}`)),
         chip(run.state),
         el("span", {}, `${run.step} of ${run.steps}`, el("progress", { class: "bar", max: run.steps || 1, value: run.step, "aria-label": `step ${run.step} of ${run.steps}` })),
         score(run.metrics), bytes(run.metrics.bytes), duration(run.metrics.seconds), day(run.created),
-      ], { key: run.run_id })), "Runs, newest first"));
+      ], { key: run.run_id })), "Runs"));
+  }
+  async function load() {
+    const wanted = search.value;
+    const { runs: newest } = await ask(`/api/runs?${new URLSearchParams({ search: wanted })}`);
+    if (wanted !== search.value) return; // a newer search is on its way
+    found = newest;
+    draw();
+  }
+  let waiting;
+  search.addEventListener("input", () => {
+    clearTimeout(waiting);
+    waiting = setTimeout(() => load().catch((problem) => notice(problem.message)), 200);
   });
+  every(2, leaving, load);
 }
 
 // Why a party cannot take part; where `uses` names the tables that a run reads, others do not count.

@@ -6,7 +6,7 @@ import { ask, bytes, chip, clock, day, duration, el, every, notice, number, perc
 const ENDED = new Set(["COMPLETED", "FAILED", "CANCELLED", "BUDGET_EXHAUSTED"]);
 const MOMENTS = [["training", "While it trains"], ["any time", "Whenever somebody asks"], ["prediction", "If rows are predicted"]];
 export const isLoss = (name) => /loss|objective|distance|optimality|gradient/.test(name);
-const isCount = (name) => /^(updates|utilisation|staleness|aggregation rounds|peer |rounds to|parties)/.test(name);
+export const isCount = (name) => /^(updates|utilisation|staleness|aggregation rounds|peer |rounds to|parties)/.test(name);
 
 export async function run(main, leaving, id) {
   const path = `/api/runs/${encodeURIComponent(id)}`;
@@ -22,13 +22,41 @@ export async function run(main, leaving, id) {
   const tiles = el("div", { class: "tiles" });
   const losses = new Curves("Loss", isLoss), scores = new Curves("Score", (name) => !isLoss(name) && !isCount(name));
   const privacy = el("section", { class: "panel" }), crossing = el("section", { class: "panel" });
+  const prediction = predictions(path, id), tags = el("p", { class: "tags" });
   const tuned = el("section", { class: "panel", hidden: true }), health = el("section", { class: "panel" });
   const log = el("ol", { class: "log", tabindex: "0", "aria-label": "Events, newest first" });
   let epsilon;
   leaving.addEventListener("abort", () => { losses.close(); scores.close(); });
-  main.append(head, status, tiles, el("div", { class: "columns" }, losses.panel, scores.panel), tuned, el("div", { class: "columns" }, privacy,
+  main.append(head, status, tiles, el("div", { class: "columns" }, losses.panel, scores.panel), tuned, prediction, el("div", { class: "columns" }, privacy,
     el("section", { class: "panel" }, el("h2", {}, "Events"), log)), health, crossing,
     el("section", { class: "panel" }, el("details", {}, el("summary", {}, "Spec"), el("pre", { tabindex: "0" }, state.spec_yaml))));
+
+  const tag = async (change) => {
+    try {
+      state = { ...state, ...(await ask(`${path}/tags`, { add: "", remove: "", ...change })) };
+      notice("");
+      show();
+    } catch (problem) {
+      if (!(problem instanceof Problem)) throw problem;
+      notice(problem.message);
+    }
+  };
+  const label = el("input", { id: "tag", size: "12", maxlength: "32", placeholder: "add a tag", "aria-label": "Add a tag" });
+  label.addEventListener("keydown", (key) => {
+    if (key.key !== "Enter" || !label.value.trim()) return;
+    tag({ add: label.value.trim() });
+    label.value = "";
+  });
+  const forget = async () => {
+    if (!confirm(`Forget ${id}? Its record and its events are deleted. What was released about labels stays in the ledger.`)) return;
+    try {
+      await ask(`${path}/delete`, {});
+      location.hash = "#/runs";
+    } catch (problem) {
+      if (!(problem instanceof Problem)) throw problem;
+      notice(problem.message);
+    }
+  };
 
   const act = (name) => async (click) => {
     click.target.disabled = true;
@@ -48,14 +76,19 @@ export async function run(main, leaving, id) {
 
   function show() {
     const m = state.metrics, ended = ENDED.has(state.state);
+    update(tags, state.tags.map((name) => el("span", { class: "tag", "data-key": name }, name,
+      el("button", { class: "small quiet", "aria-label": `take off the tag ${name}`, onclick: () => tag({ remove: name }) }, "×"))), label);
+    prediction.hidden = state.state !== "COMPLETED" && state.state !== "BUDGET_EXHAUSTED";
     update(head,
       el("div", { class: "title" }, el("h1", {}, state.run_id), chip(state.state), el("span", { class: "spacer" }),
         !ended && el("button", { class: "danger", id: "cancel", onclick: act("cancel") }, "Cancel"),
         ended && state.state !== "COMPLETED" && el("button", { class: "primary", id: "resume", onclick: act("resume") }, "Resume"),
+        ended && el("button", { class: "danger quiet", id: "delete", onclick: forget }, "Delete"),
         el("a", { class: "button", href: `/runs/${encodeURIComponent(id)}/card`, target: "_blank", rel: "noopener" }, "Model card")),
       el("p", { class: "soft small" }, `${state.algorithm} with ${state.parties.join(", ")} · started ${day(state.created)}` +
         (state.attempt > 1 ? ` · attempt ${state.attempt}` : "")),
       el("progress", { max: state.steps || 1, value: state.step, "aria-label": `step ${state.step} of ${state.steps}` }),
+      tags,
       state.reason && el("p", { class: `reason ${state.state === "PAUSED" ? "paused" : ""}` }, state.reason));
     if (status.textContent !== `${state.run_id} is ${state.state.toLowerCase()}`) status.textContent = `${state.run_id} is ${state.state.toLowerCase()}`;
     const left = !ended && state.step ? (m.seconds / state.step) * (state.steps - state.step) : undefined;
@@ -108,12 +141,24 @@ export async function run(main, leaving, id) {
   async function showCoefficients() {
     const found = await ask(`${path}/coefficients`);
     tuned.hidden = !found.length;
-    update(tuned, el("h2", {}, "Tuned coefficients"), table([["Party", ""], ["Column", ""], ["Coefficient", "number"]],
+    const inferred = found.some((party) => Object.keys(party.inference).length);
+    const told = (known) => !inferred ? [] : known
+      ? [number(known.standard_error), number(known.p_value), `${number(known.low)} to ${number(known.high)}`] : ["–", "–", "–"];
+    const heads = [["Party", ""], ["Column", ""], ["Coefficient", "number"],
+      ...(inferred ? [["Standard error", "number"], ["p", "number"], ["95 % interval", "number"]] : [])];
+    const explored = found.flatMap((party) => Object.entries(party.figures).map(([column, figures]) => [party.party, column, figures]));
+    const names = [...new Set(explored.flatMap(([, , figures]) => Object.keys(figures)))].filter((name) => !name.startsWith("bin "));
+    if (explored.length) {
+      update(tuned, el("h2", {}, "Columns"), table([["Party", ""], ["Column", ""], ...names.map((name) => [name, "number"])],
+        explored.map(([party, column, figures]) => [party, column, ...names.map((name) => name in figures ? number(figures[name]) : "–")]), "Columns"));
+      return;
+    }
+    update(tuned, el("h2", {}, "Coefficients"), table(heads,
       found.flatMap((party) => [
-        ...(party.whole === null ? [] : [[party.party, "all columns", number(party.whole)]]),
-        ...Object.entries(party.columns).map(([column, value]) => [party.party, column, number(value)]),
-        ...(party.kept ? [[party.party, el("span", { class: "soft" }, party.kept), "–"]] : []),
-      ]), "Tuned coefficients"));
+        ...(party.whole === null ? [] : [[party.party, "all columns", number(party.whole), ...told()]]),
+        ...Object.entries(party.columns).map(([column, value]) => [party.party, column, number(value), ...told(party.inference[column])]),
+        ...(party.kept ? [[party.party, el("span", { class: "soft" }, party.kept), "–", ...told()]] : []),
+      ]), "Coefficients"));
   }
 
   function note(event) {
@@ -157,3 +202,38 @@ export async function run(main, leaving, id) {
     if (!ENDED.has(state.state)) await showLedger();
   });
 }
+
+// Predictions with the run's model: of rows by id, or of a whole table; shown, and to be kept as a file.
+function predictions(path, id) {
+  const shownRows = 50;
+  const ids = el("textarea", { id: "ids", rows: "2", placeholder: "ids, separated by commas or lines; every row if left empty", "aria-label": "Rows to predict, by id" });
+  const from = el("input", { id: "table", placeholder: "the training table", "aria-label": "Table" });
+  const said = el("p", { class: "soft small", role: "status" }), found = el("div");
+  const button = el("button", { id: "predict", class: "primary" }, "Predict");
+  button.addEventListener("click", async () => {
+    button.disabled = true;
+    said.textContent = "Every party computes its share …";
+    try {
+      const { ids: names, scores, classes } = await ask(`${path}/predict`, { table: from.value, ids: ids.value });
+      const columns = classes.length ? (scores[0]?.length === 1 ? classes.slice(-1) : classes) : [];
+      const chosen = (row) => (classes.length ? (row.length === 1 ? classes[Number(row[0] > 0.5)] : classes[row.indexOf(Math.max(...row))]) : row[0]);
+      const heads = ["id", "prediction", ...columns.map((name) => `score ${name}`)];
+      const rows = names.map((name, i) => [name, chosen(scores[i]), ...(columns.length ? scores[i] : [])]);
+      said.textContent = `${names.length} rows${names.length > shownRows ? `, the first ${shownRows} of them below` : ""}`;
+      const file = new Blob([[heads, ...rows].map((cells) => cells.map(cell).join(",")).join("\n") + "\n"], { type: "text/csv" });
+      update(found, el("p", {}, el("a", { class: "button", id: "csv", download: `${id}-predictions.csv`, href: URL.createObjectURL(file) }, "Save as CSV")),
+        table(heads.map((name, i) => [name, i > 1 ? "number" : ""]), rows.slice(0, shownRows).map((cells) => cells.map((each) => (typeof each === "number" ? number(each) : each))), "Predictions"));
+      notice("");
+    } catch (problem) {
+      if (!(problem instanceof Problem)) throw problem;
+      said.textContent = "";
+      notice(problem.message);
+    } finally {
+      button.disabled = false;
+    }
+  });
+  return el("section", { class: "panel", hidden: true }, el("h2", {}, "Predict"), el("div", { class: "predict" }, ids,
+    el("div", { class: "actions" }, el("label", { class: "small" }, "Table ", from), button)), said, found);
+}
+
+const cell = (value) => (/[",\n]/.test(value) ? `"${String(value).replaceAll('"', '""')}"` : value);

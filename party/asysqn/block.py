@@ -149,7 +149,7 @@ def block_of(opened: Opened) -> Block:
         return Block(settings, data, table[:0], table, loss, None, names)
     sets = divide(run.split, table.shape[0], stream(run.seed, "split"))
     train = sets.trained
-    watched = np.concatenate([watched_rows(run.seed, train, spec.watch_rows), sets.test])
+    watched = np.concatenate([watched_rows(run.seed, train, spec.watch_rows), *sets.held_out.values()])
     data = asysqn.PartyData(names[opened.index], as_features(table[train]))
     labels = _labels_of(opened, spec)
     return Block(settings, data, table[watched], table, loss, None if labels is None else labels[train], names)

@@ -276,7 +276,7 @@ def coverage(opened: Opened) -> Coverage:
         rows=rows,
         batch=batch,
         sums=ceil(train.steps * share) + 1,
-        evaluated=len(sets.test) or None,
+        evaluated=sets.fewest_held_out,
         rank=len(opened.table.columns),
         share=share,
     )

@@ -28,7 +28,7 @@ def training_loss(name: str, outputs: int, labels: LabelPrivacySpec) -> Loss:
     if isinstance(clean, Squared):
         return clean
     epsilon = None if labels.mechanism == "off" else labels.epsilon
-    return choose_mechanism(labels.mechanism, max(2, outputs), epsilon).training_loss(clean)
+    return choose_mechanism(labels.mechanism, max(2, outputs), epsilon, labels.kind).training_loss(clean)
 
 
 class LocalRole:

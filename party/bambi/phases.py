@@ -4,6 +4,7 @@
     lower level, Newton steps     Ready → NewtonAsked → Linearised → (CurvatureAsked → Solving → …)
                                   → ConfirmationAsked → Linearised → …
     upper gradient                Descended or Linearised → UpperAsked → Differentiated
+    joint step on x and y         Ready → UpperAsked → Ready
     zeroth-order step on x        Differentiated → DirectionsAsked → Ready (`zeroth_order_local`: UpperAsked → Ready)
     implicit step on x            Differentiated → (CurvatureAsked → Solving → …) → CurvatureAsked → Ready
 
@@ -15,6 +16,7 @@ from typing import NamedTuple
 from torch import Tensor
 
 from parley.numerics.arrays import Array
+from parley.numerics.optimisers import Moments
 from parley.party.bambi.lower_system import LowerBatch, Solve
 from parley.protocols.bambi.messages import LowerForward
 
@@ -34,6 +36,8 @@ class DescentAsked(NamedTuple):
     """Gradient steps: waits for θ of the current batch."""
 
     trajectories: Array
+    moments: Moments[Array]
+    """Of every trajectory."""
     points: Tensor
     """Where the trajectories run: (1+Q, p_m), x, x + μu_1, …, x + μu_Q; or x alone, (p_m,)."""
     directions: Tensor
@@ -47,6 +51,7 @@ class Descended(NamedTuple):
     """Gradient steps: one more is done on every trajectory."""
 
     trajectories: Array
+    moments: Moments[Array]
     points: Tensor
     directions: Tensor
     newest: Embedded
@@ -77,7 +82,7 @@ class UpperAsked(NamedTuple):
     """Waits for ϑ."""
 
     k: int
-    lower: Descended | Linearised
+    lower: Descended | Linearised | Ready
     s: Tensor
     """s_m of the upper batch, with its graph to x."""
     weights: Tensor

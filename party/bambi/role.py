@@ -39,7 +39,7 @@ from parley.privacy.coefficients import Coefficient
 from parley.privacy.release import Addend, Release
 from parley.protocols.bambi.codec import PROTOCOL, encode_contribution
 from parley.protocols.bambi.messages import Ask, Outcome, RowsForward, is_summed
-from parley.protocols.bambi.settings import BambiSpec
+from parley.protocols.bambi.settings import NEWTON_REPEATS, BambiSpec
 from parley.protocols.refusals import Refusal
 from parley.protocols.rounds import Checkpoint, Finish
 from parley.protocols.tensor.codec import Blobs
@@ -97,6 +97,9 @@ class BambiRole:
             "moments.first": state.moments.first,
             "moments.second": state.moments.second,
             "moments.count": scalar(state.moments.count),
+            "lower_moments.first": torch.from_numpy(np.ascontiguousarray(state.lower_moments.first)),
+            "lower_moments.second": torch.from_numpy(np.ascontiguousarray(state.lower_moments.second)),
+            "lower_moments.count": scalar(state.lower_moments.count),
             "k": scalar(state.k),
         }
 
@@ -119,7 +122,9 @@ class BambiRole:
         if tensors.keys() != self.tensors(fresh).keys() or tensors["x"].shape != fresh.x.shape:
             raise CheckpointMissing("the checkpoint belongs to another model: start a new run")
         moments = Moments(tensors["moments.first"], tensors["moments.second"], int(tensors["moments.count"]))
-        return bambi.State(x=tensors["x"], y=tensors["y"].numpy(), moments=moments, k=int(tensors["k"]))
+        first, second = (tensors[f"lower_moments.{name}"].numpy() for name in ("first", "second"))
+        lower = Moments(first, second, int(tensors["lower_moments.count"]))
+        return bambi.State(tensors["x"], tensors["y"].numpy(), moments, lower, int(tensors["k"]))
 
 
 def role(begun: Begun) -> BambiRole | LocalRole:
@@ -186,6 +191,8 @@ def coverage(opened: Opened) -> Coverage:
     sets = divide(spec.split, len(opened.table), stream(spec.seed, "split"))
     if train.hypergradient == "local":
         return _local_coverage(opened, sets)
+    if train.problem == "joint":
+        return _joint_coverage(opened, sets)
     lower = min(train.lower.batch or len(sets.lower), len(sets.lower))
     upper = min(train.upper.batch or len(sets.upper), len(sets.upper))
     shares = lower / len(sets.lower), upper / len(sets.upper)
@@ -195,9 +202,24 @@ def coverage(opened: Opened) -> Coverage:
         rows=len(sets.trained),
         batch=min(lower, upper),
         sums=ceil(sums),
-        evaluated=len(sets.test) or None,
+        evaluated=sets.fewest_held_out,
         rank=len(opened.table.columns) if linear else None,
         share=max(shares),
+    )
+
+
+def _joint_coverage(opened: Opened, sets: RowSets) -> Coverage:
+    """Of one level: a sum over a batch of all rows for each step."""
+    train, count = opened.spec.settings(BambiSpec), len(sets.trained)
+    batch = min(train.upper.batch or count, count)
+    linear = not train.embeds or train.model.kind == "linear"
+    return Coverage(
+        rows=count,
+        batch=batch,
+        sums=ceil(train.upper.steps * batch / count),
+        evaluated=len(sets.test) or None,
+        rank=len(opened.table.columns) if linear else None,
+        share=batch / count,
     )
 
 
@@ -210,7 +232,7 @@ def _local_coverage(opened: Opened, sets: RowSets) -> Coverage:
         rows=len(sets.trained),
         batch=len(sets.lower) // parts,
         sums=ceil(train.local.exchanges / parts),
-        evaluated=len(sets.test) or None,
+        evaluated=sets.fewest_held_out,
         rank=len(opened.table.columns) if linear else None,
         share=1 / parts,
     )
@@ -222,7 +244,8 @@ def lower_sums(train: BambiSpec) -> int:
     newton = lower.solver == "newton"
 
     def solve(steps: int) -> int:
-        return steps * (1 + train.implicit.newton_rounds) + 1 if newton and steps else steps
+        most = steps + NEWTON_REPEATS
+        return most * (1 + train.implicit.newton_rounds) + 1 if newton and steps else steps
 
     implicit = train.hypergradient == "implicit"
     linearised = (not newton) + train.implicit.rounds if implicit else 0
@@ -231,8 +254,9 @@ def lower_sums(train: BambiSpec) -> int:
 
 
 def training_rows(spec: RunSpec, index: int, rows: int) -> NDArray[np.int64]:  # noqa: ARG001 (the same at every party)
-    """The rows of the lower problem."""
-    return divide(spec.split, rows, stream(spec.seed, "split")).lower
+    """The rows of the lower problem, or of the only one."""
+    sets = divide(spec.split, rows, stream(spec.seed, "split"))
+    return sets.trained if spec.settings(BambiSpec).problem == "joint" else sets.lower
 
 
 def coefficients(model: Mapping[str, Tensor], columns: Sequence[str]) -> list[Coefficient]:

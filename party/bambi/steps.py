@@ -30,7 +30,7 @@ from torch import Tensor
 from parley.numerics.arrays import Array, Vector
 from parley.numerics.limbs import to_limbs
 from parley.numerics.losses import clean_loss
-from parley.numerics.optimisers import Moments, descend, schedule
+from parley.numerics.optimisers import Moments, clipped, descend, move, schedule_of
 from parley.numerics.streams import directions, stream
 from parley.party.bambi.lower_system import LowerBatch, Solve
 from parley.party.bambi.models import EmbeddingModel
@@ -97,12 +97,17 @@ class Block:
     @property
     def has_direct_term(self) -> bool:
         """Whether f depends on x_m directly (an embedding) and not only through y*."""
-        return self.settings.problem == "hyper_representation"
+        return self.settings.problem != "hyper_parameters"
 
     def linearises(self, k: int, t: int) -> bool:
         """Whether lower round (k, t) comes after the lower solve, only to fix θ for the implicit hyper-gradient."""
         settings = self.settings
-        return settings.hypergradient == "implicit" and 1 <= k <= settings.upper.steps and t == settings.lower.steps
+        return (
+            settings.hypergradient == "implicit"
+            and settings.problem != "joint"
+            and 1 <= k <= settings.upper.steps
+            and t == settings.lower.steps
+        )
 
     def embeds_next(self, k: int, t: int) -> bool:
         """Whether lower round (k, t) is followed by another one on rows of its own, at the same x."""
@@ -122,7 +127,10 @@ class State(NamedTuple):
 
     x: Tensor
     y: Array
-    moments: Moments
+    moments: Moments[Tensor]
+    """Of x."""
+    lower_moments: Moments[Array]
+    """Of y, where it takes gradient steps with a memory."""
     k: int = 0
     """Upper iterations done."""
     phase: Phase = READY
@@ -131,7 +139,7 @@ class State(NamedTuple):
 
 def upper_size(settings: BambiSpec, model: EmbeddingModel) -> int:
     """p_m: weights of the embedding, or regularisation coefficients."""
-    if settings.problem == "hyper_representation":
+    if settings.problem != "hyper_parameters":
         return model.size
     return 1 if settings.coefficients == "party" else model.out
 
@@ -145,7 +153,7 @@ def start(block: Block) -> State:
         coefficients = upper_size(settings, block.model)
         x = torch.full((coefficients,), float(np.log(settings.regularisation)), dtype=dtype)
     y = np.zeros((block.model.out, block.outputs), block.features.dtype)
-    return State(x=x, y=y, moments=Moments.zeros(x))
+    return State(x, y, Moments.zeros(x), Moments.zeros(y))
 
 
 def apply(block: Block, state: State, outcome: Outcome) -> State:
@@ -153,8 +161,8 @@ def apply(block: Block, state: State, outcome: Outcome) -> State:
     match outcome, state.phase:
         case Gradient(theta=theta), DescentAsked() as phase if theta is not None:
             return _take_theta(block, state, phase, theta)
-        case Gradient(theta=theta), NewtonAsked(batch=batch) if theta is not None:
-            return state._replace(phase=_linearised(block, batch, theta))
+        case Gradient(theta=theta, step_length=part), NewtonAsked(batch=batch) if theta is not None:
+            return state._replace(y=np.asarray(part * state.y), phase=_linearised(block, batch, theta))
         case Gradient(theta=theta, step_length=length), ConfirmationAsked(batch=batch, step=step) if theta is not None:
             return state._replace(y=state.y + length * step, phase=_linearised(block, batch, theta))
         case Gradient(vartheta=vartheta), UpperAsked() as phase if vartheta is not None:
@@ -211,12 +219,13 @@ def _descent_forward(block: Block, state: State, ask: LowerForward) -> tuple[Sta
     match state.phase:
         case _ if ask.t == 0:
             trajectories, points, directions = _begin_iteration(block, state, ask.k)
+            moments = state.lower_moments.repeated(len(trajectories))
             current = _embedded(block, points, ask)
-        case Descended(trajectories=trajectories, points=points, directions=directions, newest=newest):
+        case Descended(trajectories, moments, points, directions, newest):
             current = newest if newest.ask == ask else _embedded(block, points, ask)
         case _:
             raise _out_of_step(ask, state)
-    phase = DescentAsked(trajectories, points, directions, current, newest=current)
+    phase = DescentAsked(trajectories, moments, points, directions, current, newest=current)
     return state._replace(phase=phase), _flat(current.s @ trajectories)
 
 
@@ -275,11 +284,13 @@ def _take_theta(block: Block, state: State, phase: DescentAsked, theta: Array) -
     received = _received(theta, block, (*s.shape[:2], block.outputs))
     if block.linearises(ask.k, ask.t):
         return state._replace(phase=Linearised(_lower_batch(block, state.x, s[0]), received[0]))
-    y = _lower_step(block, phase, received)
-    return state._replace(y=y[0], phase=Descended(y, phase.points, phase.directions, phase.newest))
+    y, moments = _lower_step(block, phase, received)
+    own = moments.of(0)
+    phase_after = Descended(y, moments, phase.points, phase.directions, phase.newest)
+    return state._replace(y=y[0], lower_moments=own, phase=phase_after)
 
 
-def _lower_step(block: Block, phase: DescentAsked, theta: Array) -> Array:
+def _lower_step(block: Block, phase: DescentAsked, theta: Array) -> tuple[Array, Moments[Array]]:
     """Line 14: one gradient step on every trajectory, closed loop.
 
     Differs from the paper: ŷ^j is updated at ŷ^j (the printed line steps from y, which loses all but one step).
@@ -291,12 +302,18 @@ def _lower_step(block: Block, phase: DescentAsked, theta: Array) -> Array:
     if optimiser.clip is not None:
         norm = np.linalg.norm(gradient, axis=(1, 2), keepdims=True)
         gradient *= np.minimum(optimiser.clip / np.maximum(norm, 1e-30), 1.0)
-    return y - schedule(optimiser.step, optimiser.decay_from, ask.k, block.settings.upper.steps) * gradient
+    size = schedule_of(optimiser, ask.k, block.settings.upper.steps)
+    if optimiser.kind == "sgd" and not optimiser.momentum:  # nothing to remember
+        return y - size * gradient, phase.moments
+    return move(y, gradient, phase.moments, optimiser, size)
 
 
 def _upper_forward(block: Block, state: State, ask: UpperForward) -> tuple[State, Vector]:
     implicit = block.settings.hypergradient == "implicit"
+    lower: Descended | Linearised | Ready
     match state.phase:
+        case Ready() as lower if block.settings.problem == "joint":
+            pass
         case Linearised() as lower if implicit:
             pass
         case Descended(directions=u) as lower if not implicit and len(u):
@@ -316,6 +333,8 @@ def _upper_gradient(block: Block, state: State, phase: UpperAsked, vartheta: Arr
     direct = torch.zeros_like(state.x)
     if block.has_direct_term:
         (direct,) = torch.autograd.grad(phase.s, phase.weights, torch.from_numpy(vartheta @ state.y.T))
+    if block.settings.problem == "joint":
+        return _joint_step(block, state, phase.k, direct, gradient)
     if block.settings.hypergradient == "zeroth_order_local" and isinstance(phase.lower, Descended):
         shares = _directional_shares(block, phase.lower.trajectories, gradient)
         return _zeroth_order_step(block, state, phase.k, phase.lower.directions, direct, shares)
@@ -352,11 +371,20 @@ def _zeroth_order_step(block: Block, state: State, k: int, u: Tensor, direct: Te
     return _upper_step(block, state, k, direct + jacobian_term)
 
 
-def _upper_step(block: Block, state: State, k: int, hypergradient: Tensor) -> State:
-    x, moments = descend(
-        state.x, hypergradient, state.moments, block.settings.upper.optimiser, k, block.settings.upper.steps
-    )
-    return State(x=x, y=state.y, moments=moments, k=k)
+def _upper_step(block: Block, state: State, k: int, hypergradient: Tensor, scale: float = 1.0) -> State:
+    upper = block.settings.upper
+    size = scale * schedule_of(upper.optimiser, k, upper.steps)
+    gradient = clipped(hypergradient, upper.optimiser.clip)
+    x, moments = move(state.x, gradient, state.moments, upper.optimiser, size)
+    return state._replace(x=x, moments=moments, k=k, phase=READY)
+
+
+def _joint_step(block: Block, state: State, k: int, direct: Tensor, gradient: Array) -> State:
+    """One level: x and y step down the same loss at once, each with its own optimiser."""
+    gradient = gradient + 2 * block.settings.regularisation * state.y
+    optimiser, steps = block.settings.lower.optimiser, block.settings.upper.steps
+    y, moments = descend(state.y, gradient, state.lower_moments, optimiser, k, steps)
+    return _upper_step(block, state._replace(y=y, lower_moments=moments), k, direct)
 
 
 def _newton_forward(block: Block, state: State, ask: LowerForward) -> tuple[State, Vector]:
@@ -420,10 +448,12 @@ def _conjugate_step(block: Block, state: State, phase: CurvatureAsked, step: Cur
     if isinstance(phase.system, NewtonSystem):
         raise _out_of_step(step, state)
     c = _received(step.solution_product, block, shape)
-    return _implicit_step(block, state, phase.k, phase.system, solve.solution, c)
+    return _implicit_step(block, state, phase.k, phase.system, solve.solution, c, step.upper_scale)
 
 
-def _implicit_step(block: Block, state: State, k: int, system: AdjointSystem, v: Array, c: Array) -> State:
+def _implicit_step(
+    block: Block, state: State, k: int, system: AdjointSystem, v: Array, c: Array, scale: float
+) -> State:
     """∇_x f − (∂²g/∂x∂y) v: with the factors held fixed, a gradient of inner products with T_m(x_m)."""
     x = state.x.detach().clone().requires_grad_()
     if block.has_direct_term:
@@ -432,7 +462,11 @@ def _implicit_step(block: Block, state: State, k: int, system: AdjointSystem, v:
         (cross,) = torch.autograd.grad(s, x, torch.from_numpy(system.theta @ v.T + c @ state.y.T))
     else:
         (cross,) = torch.autograd.grad((2 * torch.exp(x)[:, None] * torch.from_numpy(state.y * v)).sum(), x)
-    return _upper_step(block, state, k, system.direct - cross)
+    clip = block.settings.implicit.adjoint_clip
+    if clip is not None and block.has_direct_term:
+        # On a batch with fewer rows than y has weights, v is large where the batch says nothing.
+        cross = clipped(cross, clip * float(system.direct.norm()))
+    return _upper_step(block, state, k, system.direct - cross, scale)
 
 
 def _received(array: Array, block: Block, shape: tuple[int, ...]) -> Array:

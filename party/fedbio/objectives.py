@@ -259,6 +259,37 @@ class DataCleaning(AutogradObjective):
         losses = functional.cross_entropy(_network(y, features[rows], self.widths), labels[rows], reduction="none")
         return (torch.sigmoid(x[rows]) * losses).mean() + 0.5 * self.ridge * (y @ y)
 
+    def record_terms(self, x: Vector, y: Vector, v: Vector, rows: Rows) -> tuple[Vector, Vector]:
+        """Of each training row by itself: its weighted gradient, and that one's derivative times v; no ridge."""
+        features, labels, _, _ = self._tensors
+        weights, points = torch.sigmoid(torch.from_numpy(x)[rows]), _copies(y, len(rows))
+        gradients = self._row_gradients(points, features[rows], labels[rows], weights)
+        (products,) = torch.autograd.grad((gradients @ torch.from_numpy(v)).sum(), points)
+        return gradients.detach().numpy(), products.numpy()
+
+    def checked_gradients(self, y: Vector, rows: Rows) -> Vector:
+        """The gradient of each checked row by itself."""
+        _, _, features, labels = self._tensors
+        weights = torch.ones(len(rows), dtype=torch.float64)
+        found: Vector = (
+            self._row_gradients(_copies(y, len(rows)), features[rows], labels[rows], weights).detach().numpy()
+        )
+        return found
+
+    def _row_gradients(self, points: Tensor, features: Tensor, labels: Tensor, weights: Tensor) -> Tensor:
+        """Every row at a point of its own, so that one pass keeps the rows' gradients apart."""
+        losses = functional.cross_entropy(_networks(points, features, self.widths), labels, reduction="none")
+        (found,) = torch.autograd.grad((weights * losses).sum(), points, create_graph=True)
+        return found
+
+    def checked_losses(self, y: Vector) -> tuple[Vector, Vector]:
+        """Loss and mistake (0 or 1) of each checked row."""
+        _, _, features, labels = self._tensors
+        with torch.no_grad():
+            scores = _network(torch.from_numpy(y), features, self.widths)
+            losses = functional.cross_entropy(scores, labels, reduction="none")
+            return losses.numpy(), (scores.argmax(dim=1) != labels).double().numpy()
+
     def measure(self, x: Vector, y: Vector) -> Measures:
         """Cross-entropy and mistakes on the clean rows; mistakes on test rows and AUC of the weights where known."""
         _, _, features, labels = self._tensors
@@ -315,6 +346,22 @@ def _network(y: Tensor, features: Tensor, widths: Sequence[int]) -> Tensor:
         features = torch.addmm(y[at + a * b : at + a * b + b], features, weights)
         at += a * b + b
     return features
+
+
+def _networks(points: Tensor, features: Tensor, widths: Sequence[int]) -> Tensor:
+    """The same with a network of its own for each row."""
+    at, rows = 0, features[:, None, :]
+    for layer, (a, b) in enumerate(pairwise(widths)):
+        if layer:
+            rows = functional.relu(rows)
+        weights = points[:, at : at + a * b].reshape(-1, a, b)
+        rows = torch.baddbmm(points[:, None, at + a * b : at + a * b + b], rows, weights)
+        at += a * b + b
+    return rows[:, 0, :]
+
+
+def _copies(vector: Vector, count: int) -> Tensor:
+    return torch.from_numpy(vector).repeat(count, 1).requires_grad_()
 
 
 def _leaf(vector: Vector) -> Tensor:

@@ -16,7 +16,8 @@ from parley.numerics.participation import participants
 from parley.numerics.storm import InvalidDecay, Schedule
 from parley.numerics.streams import stream
 from parley.party.fedbio.objectives import InvalidData
-from parley.party.fedbio.tasks import ImagesUnfit, TableTask, Task, task_of
+from parley.party.fedbio.record_privacy import PrivateParty, private_party
+from parley.party.fedbio.tasks import Cleaning, ImagesUnfit, TableTask, Task, task_of
 from parley.party.roles import (
     Begun,
     CheckpointMissing,
@@ -28,6 +29,7 @@ from parley.party.roles import (
     Recovery,
     scalar,
 )
+from parley.privacy.noise_shares import GridTooFine
 from parley.privacy.recovery import AskDisclosure, AskKey, AskShares, AskValues, StepUnexpected
 from parley.privacy.release import Release, bitmap
 from parley.protocols.fedbio.codec import PROTOCOL, encode_contribution
@@ -77,10 +79,16 @@ class FedbioRole:
     """FedBiO or FedBiOAcc, global or -Local as the task has it."""
 
     def __init__(
-        self, task: Task, settings: fedbio.Settings, member: Membership, recovery: Recovery | None = None
+        self,
+        task: Task,
+        settings: fedbio.Settings,
+        member: Membership,
+        recovery: Recovery | None = None,
+        party: fedbio.Party | None = None,
     ) -> None:
+        """`party` takes the steps; the plain one if left out."""
         self._task, self._member, self._recovery = task, member, recovery
-        self._party = fedbio.Party(settings, task.objective)
+        self._party = party or fedbio.Party(settings, task.objective)
         self._randomness = fedbio.Randomness(member.seed, member.name)
 
     def begin(self, checkpoint: Mapping[str, Tensor] | None) -> State:
@@ -209,7 +217,18 @@ def role(begun: Begun) -> FedbioRole:
     opened, train = begun.opened, begun.spec.settings(FedbioSpec)
     batches = opened.name + opened.salt
     member = Membership(begun.index, batches, len(opened.names), begun.spec.seed, train.parties_per_round)
-    return FedbioRole(task_of(opened), settings_of(train), member, begun.recovery)
+    task, settings = task_of(opened), settings_of(train)
+    party = _private(opened, task, settings)
+    if party is not None:
+        party.releases.open()
+    return FedbioRole(task, settings, member, begun.recovery, party)
+
+
+def _private(opened: Opened, task: TableTask, settings: fedbio.Settings) -> PrivateParty | None:
+    """The party's side of record privacy, where the spec asks for it."""
+    if opened.spec.settings(FedbioSpec).record_privacy is None or not isinstance(task, Cleaning):
+        return None
+    return private_party(opened, task, settings, fedbio.Randomness(opened.spec.seed, opened.name + opened.salt))
 
 
 def settings_of(train: FedbioSpec) -> fedbio.Settings:
@@ -238,7 +257,12 @@ def accept(opened: Opened) -> Offer:
     """Upper parameters that are shared: weights of rows are not, so that their number stays private."""
     settings, task = settings_of(opened.spec.settings(FedbioSpec)), task_of(opened)
     size = task.objective.upper_size if settings.upper == "shared" else 0
-    return Offer(size, coverage=coverage(opened, task))
+    party = _private(opened, task, settings)
+    if party is None:
+        return Offer(size, coverage=coverage(opened, task))
+    party.releases.rehearse()
+    spends = f"one record costs ε = {party.releases.epsilon:.3g} at δ = {party.releases.terms.delta:g} over the run"
+    return Offer(size, (spends,), replace(coverage(opened, task), exact=False))
 
 
 def coverage(opened: Opened, task: TableTask) -> Coverage:
@@ -262,6 +286,7 @@ ALGORITHM = PartyAlgorithm(
     accept,
     role,
     refusals={
+        GridTooFine: Refusal("INVALID_ARGUMENT", "SPEC_INVALID"),
         fedbio.InvalidSettings: Refusal("INVALID_ARGUMENT", "SPEC_INVALID"),
         InvalidDecay: Refusal("INVALID_ARGUMENT", "SPEC_INVALID"),
         SeriesDiverges: Refusal("OUT_OF_RANGE", "DIVERGED"),

@@ -70,6 +70,8 @@ class Cleaning:
     ids: NDArray[np.str_]
     """Of the training rows."""
     classes: tuple[str, ...]
+    record_ids: tuple[str, ...] = ()
+    """Of all rows: training, checked, then test; those of another table carry its name."""
     rows_of_sample: int = 1
     """A batch is of rows."""
 
@@ -130,10 +132,11 @@ def _cleaning(opened: Opened, task: CleaningSpec) -> Cleaning:
     own, labels = opened.table, _labels(opened, name, opened.table, task.classes)
     training = np.arange(len(own))
     if isinstance(task.checked, str):
-        checked = _further(opened, task.checked, task.classes)
+        checked, checked_ids = _further(opened, task.checked, task.classes)
     else:
         training, chosen = _divided(opened, len(own), task.checked)
-        checked = own.features[chosen], labels[chosen]
+        checked, checked_ids = (own.features[chosen], labels[chosen]), own.ids[chosen].tolist()
+    test, test_ids = (None, []) if task.test is None else _further(opened, task.test, task.classes)
     wrong = None
     if task.truth is not None:
         wrong = labels[training] != _truth(opened, task.truth, own.ids[training], task.classes)
@@ -144,10 +147,11 @@ def _cleaning(opened: Opened, task: CleaningSpec) -> Cleaning:
         classes=len(task.classes),
         ridge=task.regularisation,
         hidden=task.hidden,
-        test=None if task.test is None else _further(opened, task.test, task.classes),
+        test=test,
         wrong=wrong,
     )
-    return Cleaning(objective, own.ids[training], task.classes)
+    record_ids = (*own.ids[training].tolist(), *checked_ids, *test_ids)
+    return Cleaning(objective, own.ids[training], task.classes, record_ids)
 
 
 def _divided(opened: Opened, rows: int, share: float) -> tuple[Rows, Rows]:
@@ -156,14 +160,15 @@ def _divided(opened: Opened, rows: int, share: float) -> tuple[Rows, Rows]:
     order = stream(opened.spec.seed, f"fedbio/{party}/checked").permutation(rows)
     count = min(max(1, round(share * rows)), rows - 1)
     if rows < 2:
-        raise RowsDiffer(f"table {opened.table.name} has {rows} rows: a share of them cannot be set apart")
+        raise RowsDiffer(f"table {opened.table.name} has too few rows to set a share of them apart")
     return np.sort(order[count:]), np.sort(order[:count])
 
 
-def _further(opened: Opened, name: str, classes: tuple[str, ...]) -> tuple[Vector, Rows]:
-    """Rows and labels of another table of this party, with the columns and the scaling of its own."""
+def _further(opened: Opened, name: str, classes: tuple[str, ...]) -> tuple[tuple[Vector, Rows], list[str]]:
+    """Rows and labels of another table of this party, with the columns and the scaling of its own; and their ids."""
     table = opened.tables.load_like(name, opened.table)
-    return np.asarray(table.features), _labels(opened, name, table, classes)
+    ids = [f"{name}: {identity}" for identity in table.ids.tolist()]
+    return (np.asarray(table.features), _labels(opened, name, table, classes)), ids
 
 
 def _labels(opened: Opened, name: str, table: Table, classes: tuple[str, ...]) -> Rows:

@@ -42,7 +42,7 @@ class State:
     x: Vector
     hyper: Vector
     """λ_i."""
-    moments: Moments
+    moments: Moments[Vector]
     """Of the steps on λ_i."""
     v: Vector | None = None
     """The last hyper-gradient."""
@@ -71,7 +71,7 @@ class HgpRole:
 
     def begin(self, checkpoint: Mapping[str, Tensor] | None) -> State:
         """The first x and λ, or those of a checkpoint."""
-        fresh = State(self._task.x, self._task.hyper, Moments.zeros(_tensor(self._task.hyper)))
+        fresh = State(self._task.x, self._task.hyper, Moments.zeros(self._task.hyper))
         if checkpoint is None:
             return fresh
         named = {name: tensor.numpy() for name, tensor in checkpoint.items()}
@@ -79,7 +79,7 @@ class HgpRole:
             raise CheckpointMissing("the checkpoint belongs to other rows or another model: start a new run")
         moments = fresh.moments
         if "first_moment" in checkpoint:
-            moments = Moments(checkpoint["first_moment"], checkpoint["second_moment"], int(named["moment_count"]))
+            moments = Moments(named["first_moment"], named["second_moment"], int(named["moment_count"]))
         return State(named["x"], named["hyper"], moments, v=named.get("v"), k=int(named["k"]))
 
     async def act(self, state: State, instruction: StepRange) -> Plan:
@@ -117,8 +117,9 @@ class HgpRole:
         """All that outlives an outer iteration."""
         named = {"x": _tensor(state.x), "hyper": _tensor(state.hyper), "k": scalar(state.k)}
         if state.moments.count:
-            named |= {"first_moment": state.moments.first, "second_moment": state.moments.second}
-            named["moment_count"] = scalar(state.moments.count)
+            moments = state.moments
+            named |= {"first_moment": _tensor(moments.first), "second_moment": _tensor(moments.second)}
+            named["moment_count"] = scalar(moments.count)
         return named if state.v is None else named | {"v": _tensor(state.v)}
 
     def model_tensors(self, state: State) -> dict[str, Tensor]:

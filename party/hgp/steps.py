@@ -29,7 +29,6 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 
 import numpy as np
-import torch
 
 from parley.numerics.bilevel_costs import (
     BilevelCost,
@@ -245,14 +244,14 @@ def spread(mass: Mass, incoming: Portions) -> tuple[float, float]:
 
 
 def outer_step(
-    hyper: Vector, v: Vector, moments: Moments, optimiser: Optimiser, lowest: float = -np.inf
-) -> tuple[Vector, Moments]:
+    hyper: Vector, v: Vector, moments: Moments[Vector], optimiser: Optimiser, lowest: float = -np.inf
+) -> tuple[Vector, Moments[Vector]]:
     """Party: one projected step on its own λ_i, whose gradient of Σ_k f_k is v_i.
 
     `lowest` keeps a regularisation coefficient from leaving the range in which the inner problem is convex.
     """
-    moved, moments = descend(torch.as_tensor(hyper), torch.as_tensor(v), moments, optimiser, k=1, steps=1)
-    return np.maximum(moved.numpy(), lowest).astype(hyper.dtype, copy=False), moments
+    moved, moments = descend(hyper, v, moments, optimiser, k=1, steps=1)
+    return np.maximum(moved, lowest).astype(hyper.dtype, copy=False), moments
 
 
 def _end_round(

@@ -62,7 +62,7 @@ class Task(Protocol):
     def hyper(self) -> Vector:
         """The first λ_i."""
 
-    def next_hyper(self, hyper: Vector, v: Vector, moments: Moments) -> tuple[Vector, Moments]:
+    def next_hyper(self, hyper: Vector, v: Vector, moments: Moments[Vector]) -> tuple[Vector, Moments[Vector]]:
         """λ_i after an outer iteration with hyper-gradient v_i."""
 
     def measures(self, x: Vector, hyper: Vector, v: Vector | None) -> NDArray[np.float64]:
@@ -97,7 +97,7 @@ class HgpTask:
     counts_accuracy: bool = False
     """Whether the spread of accuracies over parties is measured."""
 
-    def next_hyper(self, hyper: Vector, v: Vector, moments: Moments) -> tuple[Vector, Moments]:
+    def next_hyper(self, hyper: Vector, v: Vector, moments: Moments[Vector]) -> tuple[Vector, Moments[Vector]]:
         """One step on λ_i, or none where v is the result."""
         return (hyper, moments) if self.ranks_rows else outer_step(hyper, v, moments, self.optimiser, self.lowest)
 

@@ -203,9 +203,7 @@ def _rows(records: Records | MetaRecords, settings: LdpDsbo, t: int, name: str) 
         return batch(settings.seed, f"ldp.batch.{name}", 0, t, total, settings.batch_size)
     seen = (t + 1) * settings.batch_size
     if seen > total:
-        raise NoDataLeft(
-            f"Step {t} acquires records up to {seen}, but there are {total}: shorten the run or the steps' batches."
-        )
+        raise NoDataLeft(f"Step {t} acquires more records than there are: shorten the run or the steps' batches.")
     return slice(0, seen)
 
 

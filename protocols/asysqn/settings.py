@@ -45,6 +45,7 @@ class AsysqnSpec(AlgorithmSettings):
     """
 
     layout: ClassVar[Layout] = "vertical"
+    validates: ClassVar[Literal["split", "always", "never"]] = "split"
     algorithm: Literal["asysqn"]
     """This algorithm."""
     schedule: Literal["asynchronous", "synchronous"] = "asynchronous"
@@ -97,10 +98,7 @@ class AsysqnSpec(AlgorithmSettings):
         protected = privacy.labels.mechanism != "off"
         if self.labels_at == "parties":
             return
-        if self.loss == "ridge" and protected:
-            raise ValueError(
-                "`loss: ridge` has targets, and label privacy covers classes: write `labels: {mechanism: off}`"
-            )
+        privacy.labels.check_kind(real=self.loss == "ridge")
         if self.target is not None and protected:
             raise ValueError("a run that stops by its loss tells the parties about labels: leave `target` out")
 

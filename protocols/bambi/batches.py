@@ -16,8 +16,9 @@ def lower_rows(settings: BambiSpec, rows: RowSets, seed: int, k: int, t: int) ->
 
 
 def upper_rows(settings: BambiSpec, rows: RowSets, seed: int, k: int) -> Rows:
-    """Rows of upper batch k."""
-    return batch(seed, "upper", k, 0, rows.upper, settings.upper.batch or len(rows.upper))
+    """Rows of upper batch k; of both levels where there is one problem."""
+    candidates = rows.trained if settings.problem == "joint" else rows.upper
+    return batch(seed, "upper", k, 0, candidates, settings.upper.batch or len(candidates))
 
 
 def local_batches(settings: BambiSpec, rows: RowSets) -> int:

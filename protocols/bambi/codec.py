@@ -33,6 +33,7 @@ _SETS: dict[RowSetName, pb.RowSet.ValueType] = {
     "lower": pb.ROW_SET_LOWER,
     "upper": pb.ROW_SET_UPPER,
     "test": pb.ROW_SET_TEST,
+    "validation": pb.ROW_SET_VALIDATION,
     "all": pb.ROW_SET_ALL,
 }
 _SYSTEMS: dict[LinearSystem, pb.LinearSystem.ValueType] = {
@@ -62,11 +63,12 @@ def encode_instruction(number: int, release: Release[Round]) -> tuple[pb.Instruc
                 encode_tensor(vartheta, blobs, into=message.gradient.vartheta)
         case Coefficients(values=values):
             message.coefficients.values.extend(values)
-        case CurvatureStep(product=product, alpha=alpha, beta=beta, solution_product=solution):
+        case CurvatureStep(product=product, alpha=alpha, beta=beta, solution_product=solution, upper_scale=scale):
             encode_tensor(product, blobs, into=message.curvature.product)
             message.curvature.alpha, message.curvature.beta = alpha, beta
             if solution is not None:
                 encode_tensor(solution, blobs, into=message.curvature.solution_product)
+                message.curvature.upper_scale = scale
         case LocalWork() as work:
             _encode_work(message.local_work, blobs, work)
     _encode_ask(message, release.content.ask)
@@ -122,11 +124,11 @@ def _decode_outcome(message: pb.Instruction, blobs: Blobs) -> Outcome | None:
         case "curvature":
             step = message.curvature
             product = decode_tensor(step.product, blobs, name="curvature.product", ndim=2)
-            solution = None
-            if step.HasField("solution_product"):
-                solution = decode_tensor(step.solution_product, blobs, name="curvature.solution_product", ndim=2)
             alpha, beta = _finite(step.alpha, "curvature.alpha"), _finite(step.beta, "curvature.beta")
-            return CurvatureStep(product, alpha, beta, solution)
+            if not step.HasField("solution_product"):
+                return CurvatureStep(product, alpha, beta)
+            solution = decode_tensor(step.solution_product, blobs, name="curvature.solution_product", ndim=2)
+            return CurvatureStep(product, alpha, beta, solution, _share(step.upper_scale, "curvature.upper_scale"))
         case "local_work":
             return _decode_work(message.local_work, blobs)
     return None
@@ -198,6 +200,12 @@ def _count(value: int) -> int:
 def _finite(value: float, name: str) -> float:
     if not math.isfinite(value):
         raise MessageInvalid(f"{name}: not finite")
+    return value
+
+
+def _share(value: float, name: str) -> float:
+    if not 0 < value <= 1:
+        raise MessageInvalid(f"{name}: {value} is no share, which lies above 0 and is at most 1")
     return value
 
 

@@ -46,6 +46,7 @@ CROSSINGS: tuple[Entry, ...] = (
         "only sums reach the coordinator",
         "all parties",
     ),
+    derived("bambi.v1.CurvatureStep.upper_scale", "noisy labels that were paid for", "post-processing", "all parties"),
     derived(
         "bambi.v1.LocalWork.logits",
         "sums over all parties, and noisy labels that were paid for",
@@ -104,8 +105,12 @@ def statements(spec: RunSpec) -> Iterator[Statement]:
         )
         yield Statement(
             COORDINATOR,
-            "the curvature at these sums back to all parties; no label is in it",
-            tuple(f"bambi.v1.CurvatureStep.{name}" for name in ("product", "alpha", "beta", "solution_product")),
+            "the curvature at these sums back to all parties, with no label in it; and how far x may move, which the "
+            "noisy labels tell",
+            tuple(
+                f"bambi.v1.CurvatureStep.{name}"
+                for name in ("product", "alpha", "beta", "solution_product", "upper_scale")
+            ),
         )
     if train.hypergradient == "zeroth_order":
         count = train.zeroth_order.directions

@@ -11,7 +11,7 @@ from typing import Literal
 from parley.numerics.arrays import Array
 from parley.protocols.rounds import Answer, Checkpoint, Finish, Keeps, keeps
 
-RowSetName = Literal["lower", "upper", "test", "all"]
+RowSetName = Literal["lower", "upper", "test", "validation", "all"]
 LinearSystem = Literal["newton", "adjoint"]
 
 
@@ -24,7 +24,7 @@ class Gradient:
     vartheta: Array | None = None
     """ϑ, (batch, classes), of the upper loss."""
     step_length: float = 1.0
-    """Length of the Newton step that precedes θ."""
+    """Length of the Newton step that precedes θ; before the first, what y is multiplied with."""
 
 
 @dataclass(frozen=True)
@@ -44,6 +44,8 @@ class CurvatureStep:
     beta: float
     solution_product: Array | None = None
     """L''(h) Σ_m S_m v_m / batch of the finished adjoint solution v."""
+    upper_scale: float = 1.0
+    """How much of its step size x may use; with the finished solution."""
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,6 @@
 """Settings of BAMBI (vertical federated bilevel learning)."""
 
-from typing import ClassVar, Literal, Self
+from typing import Any, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -66,7 +66,7 @@ class UpperSpec(Section):
     batch: int | None = Field(default=256, ge=1)
     """Rows of an upper batch; null takes all upper rows."""
     optimiser: OptimiserSpec = OptimiserSpec()
-    """How x is updated."""
+    """How x is updated; where left out, Adam for networks that `implicit` or `joint` trains, else sgd."""
 
 
 class LowerSpec(Section):
@@ -79,7 +79,9 @@ class LowerSpec(Section):
     batch: int | None = Field(default=None, ge=1)
     """Rows of a lower batch; null takes all lower rows."""
     optimiser: OptimiserSpec = OptimiserSpec(step=0.5)
-    """How y is updated by `sgd`."""
+    """How y is updated by `sgd`, and in a joint problem (there by Adam where left out)."""
+    averaging: bool = True
+    """Newton on batches: let y average over them, by taking ever smaller parts of a step; off fits each batch anew."""
     warmup_steps: int = Field(default=0, ge=0, le=1_000_000)
     """Lower steps before the first upper iteration."""
     final_steps: int = Field(default=0, ge=0, le=1_000_000)
@@ -108,6 +110,9 @@ class ImplicitSpec(Section):
     """Conjugate-gradient rounds of each Newton step."""
     tolerance: float = Field(default=1e-10, ge=0, lt=1)
     """A system counts as solved when its residual has shrunk by this factor."""
+    adjoint_clip: float | None = Field(default=1.0, gt=0)
+    """Longest indirect term of the hyper-gradient relative to the direct one at each party, where there is one; null
+    leaves it free."""
     preconditioner: bool = True
     """Let each party precondition with its own block; spares rounds and sends nothing."""
 
@@ -138,14 +143,44 @@ class LocalSpec(Section):
     """Precision of the sums that go back to the parties; `half` spares bytes, `full` keeps the run's dtype."""
 
 
+NEWTON_REPEATS = 3
+"""Newton steps that the coordinator may add to those of a spec, where they left y worse off than it was."""
+_ADAM = {"kind": "adam", "step": 3e-3, "decay_from": 0.3}
+IMPLICIT = {
+    "upper": {"steps": 200, "batch": 1024, "optimiser": _ADAM},
+    "lower": {"solver": "newton", "batch": 1024, "warmup_steps": 3},
+    "implicit": {"rounds": 4, "newton_rounds": 4},
+}
+"""What `hypergradient: implicit` takes for networks, chosen on validation rows (docs/papers/bambi.md)."""
+JOINT = {
+    "upper": {"steps": 1000, "batch": 512, "optimiser": _ADAM},
+    "lower": {"solver": "sgd", "optimiser": {**_ADAM, "step": 1e-2}},
+}
+"""What `problem: joint` takes."""
+
+
+def _with_defaults(given: dict[str, Any], defaults: dict[str, Any]) -> dict[str, Any]:
+    """`given`, with the sections and fields that it leaves out; what is no section is for the reader to refuse."""
+    found = dict(given)
+    for name, value in defaults.items():
+        there = found.get(name, {})
+        if isinstance(value, dict) and isinstance(there, dict):
+            found[name] = there if name == "optimiser" and there else _with_defaults(there, value)
+        elif name not in found:
+            found[name] = value
+    return found
+
+
 class BambiSpec(AlgorithmSettings):
     """Vertical federated bilevel learning: an upper block x_m and a lower block y_m at each party."""
 
     layout: ClassVar[Layout] = "vertical"
+    validates: ClassVar[Literal["split", "always", "never"]] = "split"
     algorithm: Literal["bambi"]
     """This algorithm."""
-    problem: Literal["hyper_representation", "hyper_parameters"] = "hyper_representation"
-    """Learn embeddings (VFHRL) or regularisation coefficients (VFHO)."""
+    problem: Literal["hyper_representation", "hyper_parameters", "joint"] = "hyper_representation"
+    """Learn embeddings (VFHRL) or regularisation coefficients (VFHO); `joint` has one level, plain split learning on
+    the rows of both, to compare with."""
     hypergradient: Literal["implicit", "local", "zeroth_order", "zeroth_order_local"] = "implicit"
     """`implicit` is exact; `local` needs the fewest exchanges where both levels have the same rows; `zeroth_order` is
     unbiased; `zeroth_order_local` is the paper's, biased."""
@@ -170,8 +205,28 @@ class BambiSpec(AlgorithmSettings):
     local: LocalSpec = LocalSpec()
     """Settings of local rounds."""
 
+    @model_validator(mode="before")
+    @classmethod
+    def _filled(cls, given: Any) -> Any:
+        """Where a spec says nothing, settings that work without tuning for networks by `implicit` or `joint`."""
+        if not isinstance(given, dict):
+            return given
+        problem, lower = given.get("problem", "hyper_representation"), given.get("lower", {})
+        implicit = problem == "hyper_representation" and given.get("hypergradient", "implicit") == "implicit"
+        if implicit and isinstance(lower, dict) and lower.get("solver", "newton") == "newton":
+            return _with_defaults(given, IMPLICIT)
+        return _with_defaults(given, JOINT) if problem == "joint" else given
+
     @model_validator(mode="after")
     def _modes_fit(self) -> Self:
+        if self.problem == "joint" and self.hypergradient != "implicit":
+            raise ValueError("problem joint has one level and no hyper-gradient: leave `hypergradient` out")
+        if self.problem == "joint" and self.lower != LowerSpec(solver="sgd", optimiser=self.lower.optimiser):
+            raise ValueError("problem joint has one level: of `lower` it reads `optimiser` and nothing else")
+        if self.lower.solver == "newton" and self.lower.optimiser != LowerSpec().optimiser:
+            raise ValueError(
+                "lower.optimiser is for gradient steps, and Newton's have none: leave it out, or write `solver: sgd`"
+            )
         if self.hypergradient == "local" and self.problem != "hyper_representation":
             raise ValueError(
                 "hypergradient local learns embeddings, where the direct term is the whole hyper-gradient: tune "
@@ -186,11 +241,7 @@ class BambiSpec(AlgorithmSettings):
 
     def check(self, privacy: ProtectionSpec, parties: list[str]) -> None:  # noqa: ARG002 (any parties will do)
         """Refuse a protection that this algorithm cannot give."""
-        if self.loss == "squared" and privacy.labels.mechanism != "off":
-            raise ValueError(
-                "`loss: squared` has regression targets, and label privacy covers classes: write "
-                "`labels: {mechanism: off}` to send exact gradients, or use a classification loss"
-            )
+        privacy.labels.check_kind(real=self.loss == "squared")
 
     def check_split(self, lower: str | float, upper: str | float) -> None:
         """Refuse local rounds on different rows: there the direct term is not the hyper-gradient."""
@@ -203,7 +254,7 @@ class BambiSpec(AlgorithmSettings):
     @property
     def embeds(self) -> bool:
         """Whether a network makes the embedding; otherwise it is the features themselves."""
-        return self.problem == "hyper_representation" and self.model.kind != "identity"
+        return self.problem != "hyper_parameters" and self.model.kind != "identity"
 
     @property
     def run_length(self) -> int:

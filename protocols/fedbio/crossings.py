@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 
 from parley.privacy.manifest import SECURE_SUM, Entry, control, derived
+from parley.protocols.fedbio.settings import FedbioSpec
 from parley.protocols.statements import COORDINATOR, PARTIES, Statement, addends, only_the_sum
 from parley.spec.run import RunSpec
 
@@ -22,7 +23,7 @@ CROSSINGS: tuple[Entry, ...] = (
     derived(
         "fedbio.v1.Instruction.mean",
         "rows, labels and models of the participants",
-        "an average of secure sums; nothing is added to it",
+        "an average of secure sums; nothing is added to it, but with record_privacy the parties' noise is in it",
         "all parties and the coordinator",
     ),
     *control("fedbio.v1.LocalState", "phase", "coordinator"),
@@ -45,8 +46,14 @@ def statements(spec: RunSpec) -> Iterator[Statement]:
         ("fedbio.v1.LocalState.sum", *addends(spec)),
     )
     yield Statement(PARTIES, f"its losses, mistakes and numbers of rows, {hidden}", ("fedbio.v1.Measures.sum",))
+    records = spec.settings(FedbioSpec).record_privacy
+    told = "Nothing is added to it: it can remember rows, as any model can"
+    if records is not None:
+        told = (
+            f"It carries noise of the parties: over the run (ε, δ) = ({records.epsilon:g}, {records.delta:g}) a record"
+        )
     yield Statement(
         COORDINATOR,
-        "the average of the models to all parties. Nothing is added to it: it can remember rows, as any model can",
+        f"the average of the models to all parties. {told}",
         ("fedbio.v1.Instruction.mean",),
     )

@@ -89,6 +89,21 @@ class RepresentationSpec(Section):
 Task = Annotated[CleaningSpec | RepresentationSpec, Field(discriminator="kind")]
 
 
+class RecordPrivacySpec(Section):
+    """A bound for each record (row with its label): clipped contributions, and noise inside the secure sums."""
+
+    epsilon: float = Field(default=8.0, gt=0, le=16)
+    """ε that the whole run may cost one record; a party whose records would cost more refuses it."""
+    delta: float = Field(default=1e-6, gt=0, lt=0.1)
+    """δ that belongs to it."""
+    clip: float = Field(default=1.0, gt=0, allow_inf_nan=False)
+    """C: largest norm of what a record adds to a step, before the division by `batch`."""
+    noise: float = Field(default=4.0, gt=0, allow_inf_nan=False)
+    """Noise of the honest parties together, in units of what replacing a record moves (2C / batch)."""
+    honest: int = Field(default=2, ge=1, le=64)
+    """How many parties, each one itself among them, are trusted not to give their noise away; their noise suffices."""
+
+
 @dataclass(frozen=True)
 class Steps:
     """Step sizes with every default filled in."""
@@ -114,6 +129,7 @@ class FedbioSpec(AlgorithmSettings):
     """Horizontal federated bilevel learning: every party has rows and labels of its own, only averages are seen."""
 
     layout: ClassVar[Layout] = "horizontal"
+    validates: ClassVar[Literal["split", "always", "never"]] = "always"
     goes_on_without_parties: ClassVar[bool] = True
     algorithm: Literal["fedbio"]
     """This algorithm."""
@@ -147,9 +163,13 @@ class FedbioSpec(AlgorithmSettings):
     """Training rows (or tasks) of a step."""
     checked_batch: int = Field(default=64, ge=1)
     """Checked rows (or tasks) of a step."""
+    record_privacy: RecordPrivacySpec | None = None
+    """A bound for each record, where parties take one step of data_cleaning between averages; none if left out."""
 
     def check(self, privacy: ProtectionSpec, parties: list[str]) -> None:
         """Refuse a protection that this algorithm cannot give."""
+        if self.record_privacy is not None:
+            self._check_record_privacy(self.record_privacy, privacy, parties)
         if self.parties_per_round is None:
             return
         if privacy.aggregation.kind == "two_tree":
@@ -159,6 +179,23 @@ class FedbioSpec(AlgorithmSettings):
             raise ValueError(f"parties_per_round is {self.parties_per_round}, but no sum over fewer than {least} opens")
         if self.parties_per_round > len(parties):
             raise ValueError(f"parties_per_round is {self.parties_per_round}, but the run has {len(parties)} parties")
+
+    def _check_record_privacy(self, records: RecordPrivacySpec, privacy: ProtectionSpec, parties: list[str]) -> None:
+        task, aggregation = self.task, privacy.aggregation
+        wrong = {
+            "`task: {kind: data_cleaning}`": task.kind != "data_cleaning",
+            "no `truth`: how well wrong labels are found is no sum over records": getattr(task, "truth", None)
+            is not None,
+            "`accelerated: false`: momenta would carry a record on from sum to sum": self.has_momenta,
+            "`local_steps: 1`: a second step would depend on what a record did in the first": self.local_steps != 1,
+            "all parties in every sum, each with its noise: no `parties_per_round`": self.parties_per_round is not None,
+            "all parties in every sum, each with its noise: no `recovery`": aggregation.recovery,
+            "sums that hide addends: not `plain`": aggregation.kind == "plain",
+            f"`honest` of at most {len(parties)} parties": records.honest > len(parties),
+        }
+        needed = [what for what, is_wrong in wrong.items() if is_wrong]
+        if needed:
+            raise ValueError("record_privacy needs " + "; and ".join(needed))
 
     @property
     def sampled_parties(self) -> int | None:

@@ -120,6 +120,7 @@ class HgpSpec(AlgorithmSettings):
     """Decentralised bilevel learning: rows, labels, λ and hyper-gradients stay with each party."""
 
     layout: ClassVar[Layout] = "horizontal"
+    validates: ClassVar[Literal["split", "always", "never"]] = "always"
     sends_clear_values: ClassVar[bool] = True
     algorithm: Literal["hgp"]
     """This algorithm."""

@@ -52,6 +52,10 @@ class AsyncRegistry:
         write, time = self._registry.change, now()
         return await self._threads.write_within(seconds, write, run_id, body, message, time=time, **changes)
 
+    async def tag(self, run_id: str, add: Sequence[str], remove: Sequence[str]) -> RunRecord:
+        """Put tags on a run and take others off."""
+        return await self._threads.write_within(0.0, self._registry.tag, run_id, add, remove)
+
     async def delete(self, run_ids: Sequence[str]) -> list[str]:
         """Forget ended runs; returns which it were."""
         return await self._threads.write_within(0.0, self._registry.delete, run_ids)
@@ -64,6 +68,6 @@ class AsyncRegistry:
         """The coordinator's own state of a committed checkpoint."""
         return await self._threads.read_within(seconds, self._registry.kept, run_id, checkpoint)
 
-    async def events(self, run_id: str, after: int) -> list[EventRecord]:
+    async def events(self, run_id: str, after: int, seconds: float = READ_SECONDS) -> list[EventRecord]:
         """Events of a run after a sequence number, oldest first."""
-        return await self._threads.read(self._registry.events, run_id, after)
+        return await self._threads.read_within(seconds, self._registry.events, run_id, after)

@@ -6,11 +6,13 @@ import logging
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import Any, TypeVar
 
 from google.protobuf.message import Message
 
 from parley.coordinator.programs import AnsweringProgram, CommonRows, KeepingProgram, PausingProgram, Program, Report
+from parley.coordinator.stopping import EarlyStopping, is_evaluation
 from parley.privacy.ledger import BudgetExhausted, LedgerUnusable
 from parley.privacy.receipts import LedgerHead
 from parley.protocols.tensor.codec import Blobs, MessageInvalid
@@ -74,6 +76,7 @@ class RunDriver:
         self._goes_on = self._spec.train.works_unattended
         self._waiting: Going | Paused = Going(self._spec.wait_seconds, time.monotonic())
         self._privacy: RunPrivacy | None = None
+        self._stopping: EarlyStopping | None = None
 
     @property
     def run_id(self) -> str:
@@ -205,23 +208,68 @@ class RunDriver:
         body = RunStateChange(attempt, from_step=done)
         await self._note(body, f"{began} {done}", state="RUNNING", reason="", step=done, attempt=attempt)
         self._waiting = self._waiting.resumed(time.monotonic())
+        stopping = self._stopping = await self._evaluations_until(done)
         self.tally.begin(session.traffic)
         try:
-            await self._rounds(session, program, done)
+            best = await self._rounds(session, program, done)
         except BudgetExhausted:
-            session.ledger = await self._ledger_head()
-            await session.exchange(program.gate.release(program.finish))
+            best = None if stopping is None else stopping.best
+            if best is None:
+                await self._finish(session, program)
+            else:
+                await self._keep_best(session, best)
             await self._note_privacy()
             raise
         finally:
             self.tally.end()
+        if best is not None:
+            await self._keep_best(session, best)
         await self._write_figures()
         await self._note_privacy()
         gone, ended = tuple(session.names[party] for party in sorted(session.left)), "completed"
         if gone:
             ended = f"completed without {', '.join(gone)}: left during the run, so without the final model"
         body = RunStateChange(left_out=gone, totals=self.tally.totals)
+        if best is not None and stopping is not None:
+            early = f"stopped early after iteration {self._step}" if stopping.is_over else ended
+            ended, body = f"{early}: {stopping.sentence}", replace(body, model_step=best.k, measured=best.metrics)
         await self._note(body, ended, state="COMPLETED", reason="", step=self._step)
+
+    async def _evaluations_until(self, done: int) -> EarlyStopping | None:
+        """What the run's evaluations have shown up to checkpoint `done`; None if it is not to be stopped by them."""
+        if self._spec.stop is None:
+            return None
+        found: dict[int, Report] = {}
+        after = 0
+        while events := await self._registry.events(self.run_id, after, self._spec.wait_seconds):
+            for event in events:
+                if isinstance(event.body, RunEvaluation) and event.step <= done:
+                    found[event.step] = Report(event.step, dict(event.body.measured))
+            after = events[-1].sequence
+        return EarlyStopping(self._spec.stop, (found[k] for k in sorted(found)))
+
+    async def _keep_best(self, session: Session, best: Report) -> None:
+        """Let every party go back to the checkpoint of the best evaluation, and save that model."""
+        await session.close()  # what it has signed is delivered before another one begins
+        again = await self.prepare()
+        try:
+            program = await self._compute(self._programs.make, self._spec, self.run_id)
+            if await self._restored(again, program, best.k) != best.k:
+                raise ValueError(
+                    f"the best model is that of iteration {best.k}, and not every party can read its checkpoint any "
+                    "more: bring it back from a backup and resume the run, or start it again"
+                )
+            await again.begin(best.k, program)
+            self.tally.begin(again.traffic)
+            await self._finish(again, program)
+        finally:
+            self.tally.end()
+            await again.close()
+
+    async def _finish(self, session: Session, program: Program) -> None:
+        """Let every party save its model as it is."""
+        session.ledger = await self._ledger_head()
+        await session.exchange(program.gate.release(program.finish))
 
     async def _restored(self, session: Session, program: Program, committed: int) -> int:
         """Begin from the newest checkpoint that the parties and this coordinator can read; 0 begins anew."""
@@ -236,7 +284,10 @@ class RunDriver:
                 logger.warning("run %s falls back: %s", self.run_id, missing)
                 committed = done - 1
 
-    async def _rounds(self, session: Session, program: Program, done: int) -> None:
+    async def _rounds(self, session: Session, program: Program, done: int) -> Report | None:
+        """Every round; returns the evaluation of the model to go back to, if a later model than the best is there."""
+        if self._stopping is not None and self._stopping.is_over:
+            return self._stopping.best
         rounds = program.rounds(done, self._reports.append)
         current = await self._compute(next, rounds)
         pausing = program if isinstance(program, PausingProgram) else None
@@ -245,6 +296,8 @@ class RunDriver:
                 await asyncio.sleep(pausing.pause_seconds(current))
             if self._refusal is not None:
                 raise self._refusal
+            if current.keeps == "model" and self._stopping is not None and self._stopping.earlier_best is not None:
+                return self._stopping.earlier_best
             if current.keeps != "nothing":
                 session.ledger = await self._ledger_head()
             before = set(session.left)
@@ -259,32 +312,43 @@ class RunDriver:
                 await self._commit(current.iteration, program)
             if current.keeps == "model":
                 await self._flush()
-                return
+                return None
             # What comes next may have to be paid for first, which waits for the database: never in the event loop.
             paid = program.gate.is_known_paid(self.tally.next_release + 1)
             current = await self._work.do(current.cost_class if paid else None, rounds.send, total)
             await self._flush()
+            if self._stopping is not None and self._stopping.is_over:
+                return self._stopping.best
 
     async def _commit(self, k: int, program: Program) -> None:
         """Second phase: every party has written and synced checkpoint k; the coordinator's own state goes with it."""
-        kept = program.kept() if isinstance(program, KeepingProgram) else None
-        await self._note(RunProgress(self.tally.totals, k), f"checkpoint {k}", checkpoint=k, step=k, kept=kept)
+        kept: dict[str, Any] = {}
+        if isinstance(program, KeepingProgram):
+            kept = {"kept": program.kept(), "keep": self._spec.kept_checkpoints}
+        await self._note(RunProgress(self.tally.totals, k), f"checkpoint {k}", checkpoint=k, step=k, **kept)
         await self._note_privacy()
 
     async def _flush(self) -> None:
         """Write what the label holder may see: evaluations always, progress now and then."""
-        evaluated = any(map(_is_evaluation, self._reports))
+        evaluated = any(map(is_evaluation, self._reports))
+        for report in self._reports:
+            if report.warning is not None:
+                await self._note(report.warning, report.warning.sentence, at=report.k)
         self._collect()
         if evaluated or (self._figures and time.monotonic() - self._written >= PROGRESS_SECONDS):
             await self._write_figures()
             await self._note_privacy()
 
     def _collect(self) -> None:
-        for report in self._reports:
+        reports = self._reports[:]
+        self._reports.clear()
+        for report in reports:
             self._step = report.k
             self.tally.sent_between_parties(report.metrics.get("peer bytes"))
             self._figures.add(report)
-        self._reports.clear()
+        for report in filter(is_evaluation, reports if self._stopping is not None else ()):
+            assert self._stopping is not None  # noqa: S101 (or there are none)
+            self._stopping.note(report)
 
     async def _write_figures(self, seconds: float | None = None) -> None:
         """Write every figure that no event tells yet."""
@@ -292,7 +356,7 @@ class RunDriver:
         for report in self._figures.reports():
             self._written = time.monotonic()
             totals = self.tally.totals
-            body = (RunEvaluation if _is_evaluation(report) else RunProgress)(totals, measured=report.metrics)
+            body = (RunEvaluation if is_evaluation(report) else RunProgress)(totals, measured=report.metrics)
             await self._note(body, f"iteration {report.k}", seconds, step=self._step, at=report.k)
             self._figures.written(report)
 
@@ -326,7 +390,3 @@ class RunDriver:
 
     async def _compute(self, function: Callable[..., Result], *arguments: Any) -> Result:
         return await asyncio.get_running_loop().run_in_executor(self._worker, function, *arguments)
-
-
-def _is_evaluation(report: Report) -> bool:
-    return any(name.startswith(("test ", "validation ")) for name in report.metrics)

@@ -19,6 +19,7 @@ NEEDED_BY_CALL: Mapping[str, Permission] = {
     "WatchRun": "watch",
     "ListParties": "watch",
     "GetCoefficients": "watch",
+    "TagRun": "start",
     "CancelRun": "cancel",
     "Predict": "predict",
     "GetLedger": "ledger",
@@ -38,12 +39,15 @@ NEEDED_BY_PAGE: Mapping[str, Permission] = {
     "check": "start",
     "start": "start",
     "resume": "start",
+    "tag": "start",
+    "predict": "predict",
+    "delete": "administer",
     "cancel": "cancel",
     "ledger": "ledger",
     "audit": "administer",
 }
 """The same for what the web page asks (`RunAccess`)."""
-NOTED_OF_PAGE = ("start", "resume", "cancel", "ledger")
+NOTED_OF_PAGE = ("start", "resume", "tag", "cancel", "predict", "delete", "ledger")
 """What the audit trail takes down of what the page asks: all that does more than look, and ledgers."""
 Note = Callable[[str, str, str], None]
 """Takes down what was asked, about what, and the outcome."""
@@ -109,7 +113,7 @@ class PermittedPage:
         if name not in NOTED_OF_PAGE:
             return method
 
-        async def noted(*arguments: str) -> Any:
+        async def noted(*arguments: Any) -> Any:
             self._note(name, arguments[0], ADMITTED)
             try:
                 return await method(*arguments)

@@ -3,6 +3,7 @@
 import json
 
 from parley.coordinator.evaluations import EvaluationAccess
+from parley.coordinator.forecasts import Forecast
 from parley.coordinator.labels import LabelAccess
 from parley.coordinator.programs import CommonRows, CoordinatorAlgorithm, Predictor, Program
 from parley.privacy.evaluations import EvaluationRegister
@@ -48,6 +49,10 @@ class ProgramFactory:
         """How a run's saved models predict together; None where every party has the whole model."""
         make = coordinator_side(spec).predictor
         return None if make is None else make(spec, self._access(spec, run_id))
+
+    def forecast(self, spec: RunSpec) -> Forecast | None:
+        """What the rounds of a run will carry; None where its algorithm cannot tell."""
+        return coordinator_side(spec).forecast(spec, self._access(spec, ""))
 
     def _access(self, spec: RunSpec, run_id: str, evaluations: EvaluationAccess | None = None) -> LabelAccess:
         ledger = self._ledger.patient(spec.wait_seconds)  # a run outlasts an outage of the database

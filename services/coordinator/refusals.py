@@ -10,7 +10,14 @@ from parley.protocols.refusals import Catalogue, Refusal
 from parley.services.coordinator.fleet import PartyLost, PartyRefused, PartyUnknown
 from parley.services.coordinator.permissions import NotPermitted
 from parley.services.coordinator.registry import RunUnknown
-from parley.services.coordinator.runs import PredictionRefused, RunActive, RunEnded, RunUnfinished, TooManyRuns
+from parley.services.coordinator.runs import (
+    PredictionRefused,
+    RunActive,
+    RunEnded,
+    RunUnfinished,
+    TagInvalid,
+    TooManyRuns,
+)
 from parley.services.coordinator.sessions import ColumnsDiffer
 from parley.spec.parsing import SpecInvalid
 from parley.spec.rows import RowsUnavailable
@@ -36,6 +43,7 @@ CATALOGUE: Catalogue = {
     RunEnded: Refusal("FAILED_PRECONDITION", "RUN_ENDED"),
     RunUnfinished: Refusal("FAILED_PRECONDITION", "RUN_UNFINISHED"),
     PredictionRefused: Refusal("FAILED_PRECONDITION", "PREDICTION_REFUSED"),
+    TagInvalid: Refusal("INVALID_ARGUMENT", "MESSAGE_INVALID"),
     TooManyRuns: Refusal("RESOURCE_EXHAUSTED", "TOO_MANY_RUNS"),
     RecordsChanged: Refusal("FAILED_PRECONDITION", "LABELS_CHANGED"),
     UnprotectedRefused: Refusal("PERMISSION_DENIED", "LABELS_UNPROTECTED"),

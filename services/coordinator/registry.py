@@ -25,6 +25,7 @@ from parley.services.coordinator.registry_tables import kept as _kept
 from parley.services.coordinator.registry_tables import runs as _runs
 from parley.services.coordinator.registry_tables import writer as _writer
 from parley.spec.events import Body, to_json
+from parley.spec.run import LEAST_CHECKPOINTS
 from parley.storage.engines import open_engine, require_whole, write_transaction
 from parley.storage.failures import StorageDamaged, damaged, named_failures
 from parley.storage.migrations import upgrade
@@ -32,8 +33,6 @@ from parley.storage.migrations import upgrade
 WHOSE = "the coordinator"
 DIGEST_BYTES = 32
 """What is kept ends with its SHA-256, as the parties' checkpoints do."""
-KEPT = 3
-"""Checkpoints whose state is kept for each run, as many as the parties keep."""
 Record = TypeVar("Record")
 LONGEST_ID = 64
 """A longer id names no run, and is not repeated in what is told of it."""
@@ -65,7 +64,8 @@ class Filter:
     """Any of them; all if empty."""
     algorithm: str = ""
     name: str = ""
-    """Part of the run's id or name."""
+    """Part of the run's id or name, or one of its tags."""
+    tag: str = ""
 
     @property
     def conditions(self) -> list[sa.ColumnElement[bool]]:
@@ -77,8 +77,16 @@ class Filter:
             found.append(_runs.c.algorithm == self.algorithm)
         if self.name:
             part = f"%{_literal(self.name)}%"
-            found.append(sa.or_(*(column.ilike(part, escape="\\") for column in (_runs.c.run_id, _runs.c.name))))
+            named = [column.ilike(part, escape="\\") for column in (_runs.c.run_id, _runs.c.name)]
+            found.append(sa.or_(*named, _tagged(self.name)))
+        if self.tag:
+            found.append(_tagged(self.tag))
         return found
+
+
+def _tagged(tag: str) -> sa.ColumnElement[bool]:
+    """Whether a run has a tag, as the column spells it."""
+    return _runs.c.tags.like(f"%{_literal(json.dumps(tag))}%", escape="\\")
 
 
 ALL = Filter()
@@ -174,10 +182,11 @@ class Registry:
         """Change a run and note the event, in one transaction.
 
         The body's metrics are merged into the newest ones; `kept` is the coordinator's own state of the new
-        `checkpoint`; `at` is the event's own step where that is not the run's. A retry gives the `time` of the first
-        try, and finds what that has written, if it has.
+        `checkpoint`, and `keep` how many checkpoints' states stay; `at` is the event's own step where that is not the
+        run's. A retry gives the `time` of the first try, and finds what that has written, if it has.
         """
         kept, time = changes.pop("kept", None), time or now()
+        keep = changes.pop("keep", LEAST_CHECKPOINTS)
         at = changes.pop("at", changes.get("step"))
         with self._writing() as connection:
             query = _runs.select().where(_runs.c.run_id == run_id).with_for_update()
@@ -191,7 +200,7 @@ class Registry:
             values = changes | {"metrics": json.dumps(merged), "changed": time}
             connection.execute(_runs.update().where(_runs.c.run_id == run_id).values(values))
             if kept is not None:
-                _keep(connection, run_id, changes["checkpoint"], kept)
+                _keep(connection, run_id, changes["checkpoint"], kept, keep)
             event = EventRecord(
                 sequence=(last["sequence"] if last is not None else 0) + 1,
                 time=time,
@@ -205,6 +214,17 @@ class Registry:
             written = {"run_id": run_id, "metrics": json.dumps(event.metrics), "body": to_json(body)}
             connection.execute(_events.insert().values(vars(event) | written))
         return event
+
+    def tag(self, run_id: str, add: Sequence[str], remove: Sequence[str]) -> RunRecord:
+        """Put tags on a run and take others off."""
+        with self._writing() as connection:
+            query = sa.select(_runs.c.tags).where(_runs.c.run_id == run_id).with_for_update()
+            found = connection.scalar(query)
+            if found is None:
+                raise RunUnknown.named(run_id)
+            tags = sorted((set(json.loads(found)) | set(add)) - set(remove))
+            connection.execute(_runs.update().where(_runs.c.run_id == run_id).values(tags=json.dumps(tags)))
+        return self.get(run_id)
 
     def delete(self, run_ids: Sequence[str]) -> list[str]:
         """Forget ended runs: their records, their events and what was kept; ledgers stay. Returns which it were."""
@@ -277,14 +297,14 @@ def _last_event(connection: sa.Connection, run_id: str) -> sa.RowMapping | None:
     return connection.execute(query).mappings().first()
 
 
-def _keep(connection: sa.Connection, run_id: str, checkpoint: int, content: bytes) -> None:
+def _keep(connection: sa.Connection, run_id: str, checkpoint: int, content: bytes, keep: int) -> None:
     """Keep the state of a checkpoint, once; older ones beyond the newest few are dropped."""
     mine = _kept.c.run_id == run_id
     connection.execute(_kept.delete().where(mine, _kept.c.checkpoint >= checkpoint))
     sealed = content + hashlib.sha256(content).digest()
     connection.execute(_kept.insert().values(run_id=run_id, checkpoint=checkpoint, content=sealed))
     newest = connection.scalars(sa.select(_kept.c.checkpoint).where(mine).order_by(_kept.c.checkpoint.desc())).all()
-    connection.execute(_kept.delete().where(mine, _kept.c.checkpoint.in_(newest[KEPT:])))
+    connection.execute(_kept.delete().where(mine, _kept.c.checkpoint.in_(newest[keep:])))
 
 
 def _literal(text: str) -> str:

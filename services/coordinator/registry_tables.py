@@ -31,6 +31,7 @@ runs = sa.Table(
     sa.Column("metrics", sa.Text, nullable=False),
     sa.Column("created", sa.String(40), nullable=False),
     sa.Column("changed", sa.String(40), nullable=False),
+    sa.Column("tags", sa.Text, nullable=False, server_default="[]"),
 )
 events = sa.Table(
     "events",
@@ -58,7 +59,7 @@ writer = sa.Table(
     sa.Column("one", sa.Integer, primary_key=True, autoincrement=False),
     sa.Column("token", sa.String(64), nullable=False),  # of the one coordinator that may write
 )
-HISTORY = History("registry", metadata, Path(__file__).parent / "registry_revisions", newest="0003")
+HISTORY = History("registry", metadata, Path(__file__).parent / "registry_revisions", newest="0004")
 
 ACTIVE = ("PENDING", "RUNNING", "PAUSED")
 ENDED = frozenset({"COMPLETED", "FAILED", "CANCELLED", "BUDGET_EXHAUSTED"})
@@ -86,6 +87,7 @@ class RunRecord:
     metrics: Mapping[str, float] = field(default_factory=dict)
     created: str = ""
     changed: str = ""
+    tags: tuple[str, ...] = ()
 
     @property
     def ended(self) -> bool:
@@ -115,13 +117,15 @@ class EventRecord:
 
 def row_of(record: RunRecord) -> dict[str, Any]:
     """A record as its row."""
-    return vars(record) | {"parties": json.dumps(record.parties), "metrics": json.dumps(dict(record.metrics))}
+    lists = {"parties": json.dumps(record.parties), "tags": json.dumps(record.tags)}
+    return vars(record) | lists | {"metrics": json.dumps(dict(record.metrics))}
 
 
 def record_of(row: sa.RowMapping) -> RunRecord:
     """A row as its record; without the spec if the row has none."""
     values = {name: row[name] for name in RunRecord.__dataclass_fields__ if name in row}
     values["parties"], values["metrics"] = tuple(json.loads(row["parties"])), json.loads(row["metrics"])
+    values["tags"] = tuple(json.loads(row["tags"]))
     return RunRecord(**{"spec_yaml": ""} | values)
 
 

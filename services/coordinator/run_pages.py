@@ -1,16 +1,12 @@
 """Runs as clients see them: one with its spec, or a page of a list without."""
 
-import base64
-import binascii
 from collections.abc import Iterable, Sequence
 
 from parley.contracts.run.v1 import run_pb2, run_service_pb2
 from parley.protocols.tensor.codec import MessageInvalid
 from parley.services.coordinator.registry_tables import RunRecord
 from parley.services.wire.event_codec import encode_metrics
-
-PAGE_BYTES = 1 << 20
-"""A page ends here at the latest: runs may have many metrics, and a message its limit."""
+from parley.services.wire.pages import PAGE_BYTES, page_token
 
 
 def run_message(record: RunRecord) -> run_pb2.Run:
@@ -29,6 +25,7 @@ def run_message(record: RunRecord) -> run_pb2.Run:
         changed=record.changed,
         spec_yaml=record.spec_yaml,
         attempt=record.attempt,
+        tags=record.tags,
     )
 
 
@@ -41,7 +38,7 @@ def runs_page(numbered: Sequence[tuple[int, RunRecord]], limit: int) -> run_serv
         if page.runs and size > PAGE_BYTES:
             break
         page.runs.append(message)
-        page.next_page_token = _page_token(number)
+        page.next_page_token = page_token(number)
     if len(page.runs) == len(numbered):
         page.next_page_token = ""
     return page
@@ -54,17 +51,3 @@ def decode_states(states: Iterable[int]) -> tuple[str, ...]:
     if any(name in ("", "RUN_STATE_UNSPECIFIED") for name in names):
         raise MessageInvalid("states: name states that a run can have, or none for all")
     return tuple(name.removeprefix("RUN_STATE_") for name in names)
-
-
-def decode_page_token(token: str) -> int | None:
-    """The number of the last run of the page before."""
-    if not token:
-        return None
-    try:
-        return int(base64.urlsafe_b64decode(token.encode()))
-    except (ValueError, binascii.Error):
-        raise MessageInvalid("page_token: give the next_page_token of the page before, unchanged") from None
-
-
-def _page_token(number: int) -> str:
-    return base64.urlsafe_b64encode(str(number).encode()).decode()

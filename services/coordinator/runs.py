@@ -6,6 +6,7 @@ import functools
 import hashlib
 import logging
 import math
+import re
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -16,16 +17,19 @@ from google.protobuf.message import Message
 from numpy.typing import NDArray
 
 from parley.contracts.party.v1 import party_service_pb2 as party_pb
+from parley.coordinator.programs import Predictor
 from parley.privacy.release import OutcomeGate
 from parley.protocols.tensor.codec import Blobs
 from parley.services.coordinator.async_registry import AsyncRegistry
 from parley.services.coordinator.driver import RunDriver
 from parley.services.coordinator.fleet import Fleet
+from parley.services.coordinator.forecasts import Foretold, foretold
 from parley.services.coordinator.labels import LabelStore
 from parley.services.coordinator.programs import ProgramFactory, coordinator_side
 from parley.services.coordinator.registry import NotTheWriter, RunUnknown
 from parley.services.coordinator.registry_tables import EventRecord, RunRecord
 from parley.services.coordinator.sessions import Session
+from parley.services.wire.pages import text_pages
 from parley.spec.events import RunProgress, RunStateChange
 from parley.spec.parsing import SpecInvalid, parse_spec
 from parley.spec.run import RunSpec
@@ -37,6 +41,8 @@ PRUNED_AT_ONCE = 1000
 """Runs that are forgotten in one transaction, so that other writers get their turn."""
 MOST_NAMED = 50_000
 """Runs that a message may name."""
+TAG, MOST_TAGS = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,31}"), 32
+"""What a tag may look like, and how many a run may have."""
 STOP_SECONDS = 2.0
 """How long the last figures wait for the database when this coordinator stops."""
 WATCH_SECONDS = 1.0
@@ -59,6 +65,10 @@ class RunUnfinished(RuntimeError):
 
 class PredictionRefused(RuntimeError):
     """The run's algorithm has no joint prediction."""
+
+
+class TagInvalid(ValueError):
+    """A tag that is no word, or one too many."""
 
 
 class TooManyRuns(RuntimeError):
@@ -113,6 +123,15 @@ class RunSupervisor:
                 raise
             self._launch(driver, session)
             return record
+
+    async def foretell(self, spec_yaml: str) -> Foretold:
+        """What a run of a spec would send.
+
+        Raises:
+            Unforetold: if that cannot be told before it starts.
+        """
+        spec = await asyncio.to_thread(parse_spec, spec_yaml)
+        return await asyncio.to_thread(foretold, spec, self._programs.forecast)
 
     @contextlib.asynccontextmanager
     async def _one_at_a_time(self, request_id: str) -> AsyncIterator[None]:
@@ -173,6 +192,24 @@ class RunSupervisor:
         self._wake_watchers(run_id)
         return await self._registry.get(run_id)
 
+    async def tag(self, run_id: str, add: Sequence[str], remove: Sequence[str]) -> RunRecord:
+        """Put tags on a run and take others off.
+
+        Raises:
+            TagInvalid: if a tag is no word.
+        """
+        wrong = [tag for tag in add if not TAG.fullmatch(tag)]
+        if wrong or len(add) > MOST_TAGS:
+            raise TagInvalid(
+                f"{wrong[0]!r:.60} is no tag: it has 1 to 32 letters, digits, dots, dashes and underscores"
+                if wrong
+                else f"{len(add)} tags at once are too many: give at most {MOST_TAGS}"
+            )
+        record = await self._registry.get(run_id)
+        if len(set(record.tags) | set(add)) > MOST_TAGS:
+            raise TagInvalid(f"run {run_id} has {len(record.tags)} tags, and may have {MOST_TAGS}: take some off")
+        return await self._registry.tag(run_id, add, remove)
+
     async def delete(self, run_id: str) -> None:
         """Forget a run that has ended; its ledger stays."""
         async with self._one_at_a_time(run_id):  # it is not resumed meanwhile
@@ -225,7 +262,15 @@ class RunSupervisor:
                 f"run {run_id} was trained by {spec.train.algorithm}, which has no joint prediction: every party "
                 "predicts with the model that it has saved"
             )
-        session = Session(self._fleet, spec, record.spec_yaml, run_id, coordinator_side(spec).protocol)
+        for named in text_pages(ids):  # a session takes as many ids as fit a message
+            async for page in self._predicted(spec, record, predictor, table, named):
+                yield page
+
+    async def _predicted(
+        self, spec: RunSpec, record: RunRecord, predictor: Predictor, table: str, ids: Sequence[str]
+    ) -> AsyncIterator[Page]:
+        """Predictions of one session."""
+        session = Session(self._fleet, spec, record.spec_yaml, record.run_id, coordinator_side(spec).protocol)
         gate = OutcomeGate(lambda _: False)  # a prediction holds no label
         try:
             await session.open(party_pb.PURPOSE_PREDICT, table, ids)

@@ -3,7 +3,7 @@
 import asyncio
 import time
 from collections import deque
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from dataclasses import asdict, replace
 
 import grpc
@@ -16,16 +16,18 @@ from parley.protocols.tensor.codec import INLINE_BYTES, MessageInvalid, encode_t
 from parley.services.coordinator.alignment import AlignmentRunner, Order, Progress, Result, followed
 from parley.services.coordinator.async_registry import AsyncRegistry
 from parley.services.coordinator.fleet import Fleet, PartyLost, PartyRefused, call
+from parley.services.coordinator.forecasts import Unforetold
 from parley.services.coordinator.registry import Filter
 from parley.services.coordinator.registry_tables import EventRecord
 from parley.services.coordinator.reports import LedgerReports
-from parley.services.coordinator.results import coefficients_of
-from parley.services.coordinator.run_pages import decode_page_token, decode_states, run_message, runs_page
-from parley.services.coordinator.runs import RunSupervisor
+from parley.services.coordinator.results import coefficients_of, coefficients_page
+from parley.services.coordinator.run_pages import decode_states, run_message, runs_page
+from parley.services.coordinator.runs import Page, RunSupervisor
 from parley.services.wire.alignment_codec import decode_duplicates
 from parley.services.wire.authorisation import caller_of
 from parley.services.wire.event_codec import encode_metrics, set_body
 from parley.services.wire.framing import framed, reader, receive
+from parley.services.wire.pages import decode_page_token, page_of, text_pages
 from parley.services.wire.version import VERSION
 from parley.spec.parsing import check_spec
 
@@ -54,9 +56,15 @@ class RunServicer(run_service_pb2_grpc.RunServiceServicer):
     ) -> run_service_pb2.CheckSpecResponse:
         """Every mistake of a spec."""
         problems = await asyncio.to_thread(check_spec, request.spec_yaml)
-        return run_service_pb2.CheckSpecResponse(
-            problems=[run_pb2.SpecProblem(field=p.field, line=p.line, message=p.message) for p in problems]
-        )
+        if problems:
+            return run_service_pb2.CheckSpecResponse(
+                problems=[run_pb2.SpecProblem(field=p.field, line=p.line, message=p.message) for p in problems]
+            )
+        try:
+            foretold = await self._runs.foretell(request.spec_yaml)
+        except Unforetold as reason:
+            return run_service_pb2.CheckSpecResponse(unforetold=str(reason))
+        return run_service_pb2.CheckSpecResponse(forecast=run_pb2.RunForecast(**asdict(foretold)))
 
     async def StartRun(
         self, request: run_service_pb2.StartRunRequest, context: grpc.aio.ServicerContext
@@ -77,7 +85,7 @@ class RunServicer(run_service_pb2_grpc.RunServiceServicer):
         self, request: run_service_pb2.ListRunsRequest, context: grpc.aio.ServicerContext
     ) -> run_service_pb2.ListRunsResponse:
         """Runs, newest first."""
-        only = Filter(decode_states(request.states), request.algorithm, request.name)
+        only = Filter(decode_states(request.states), request.algorithm, request.name, request.tag)
         limit, before = min(request.page_size or PAGE_SIZE, LARGEST_PAGE), decode_page_token(request.page_token)
         return runs_page(await self._registry.page(limit + 1, before, only), limit)
 
@@ -104,6 +112,13 @@ class RunServicer(run_service_pb2_grpc.RunServiceServicer):
         """Go on with a run."""
         return run_service_pb2.ResumeRunResponse(run=run_message(await self._runs.resume(request.run_id)))
 
+    async def TagRun(
+        self, request: run_service_pb2.TagRunRequest, context: grpc.aio.ServicerContext
+    ) -> run_service_pb2.TagRunResponse:
+        """Put tags on a run and take others off."""
+        record = await self._runs.tag(request.run_id, list(request.add), list(request.remove))
+        return run_service_pb2.TagRunResponse(run=run_message(record))
+
     async def DeleteRun(
         self, request: run_service_pb2.DeleteRunRequest, context: grpc.aio.ServicerContext
     ) -> run_service_pb2.DeleteRunResponse:
@@ -125,12 +140,11 @@ class RunServicer(run_service_pb2_grpc.RunServiceServicer):
         self, request: run_service_pb2.PredictRequest, context: grpc.aio.ServicerContext
     ) -> AsyncIterator[run_service_pb2.PredictResponse]:
         """Scores, page by page."""
+        told = False
         async for page in self._runs.predict(request.run_id, request.table, list(request.ids)):
-            rows = max(1, INLINE_BYTES // max(1, page.scores[:1].nbytes))
-            for first in range(0, len(page.ids), rows):  # many classes: so few rows that the scores need no chunks
-                scores = encode_tensor(page.scores[first : first + rows], deque())
-                ids = page.ids[first : first + rows]
-                yield run_service_pb2.PredictResponse(ids=ids, scores=scores, classes=page.classes)
+            for message in prediction_messages(page, () if told else page.classes):
+                yield message
+            told = True
 
     async def ListParties(
         self, request: run_service_pb2.ListPartiesRequest, context: grpc.aio.ServicerContext
@@ -142,16 +156,19 @@ class RunServicer(run_service_pb2_grpc.RunServiceServicer):
     async def GetLedger(
         self, request: run_service_pb2.GetLedgerRequest, context: grpc.aio.ServicerContext
     ) -> run_service_pb2.GetLedgerResponse:
-        """The label ledger of a run."""
+        """The label ledger of a run, page by page."""
         entries, report, broken, evaluations = await self._ledgers.of(request.run_id)
-        return run_service_pb2.GetLedgerResponse(entries=entries, report=report, broken=broken, evaluations=evaluations)
+        page, following = page_of(entries, request.page_token)
+        return run_service_pb2.GetLedgerResponse(
+            entries=page, report=report, broken=broken, evaluations=evaluations, next_page_token=following
+        )
 
     async def GetCoefficients(
         self, request: run_service_pb2.GetCoefficientsRequest, context: grpc.aio.ServicerContext
     ) -> run_service_pb2.GetCoefficientsResponse:
         """Coefficients that a run has tuned, asked of its parties."""
         record = await self._registry.get(request.run_id)
-        return run_service_pb2.GetCoefficientsResponse(parties=await coefficients_of(self._fleet, record))
+        return coefficients_page(await coefficients_of(self._fleet, record), request.page_token)
 
     async def Align(
         self, request: run_service_pb2.AlignRequest, context: grpc.aio.ServicerContext
@@ -226,6 +243,22 @@ class PartiesServicer(parties_grpc.CoordinatorServiceServicer):
             found, announced = await self._runs.answer(party, request.question.session_id, request.question, blobs)
             for answer in framed(parties_pb.AskSlopesResponse, announced, slopes=found):
                 yield answer
+
+
+def prediction_messages(page: Page, classes: Sequence[str]) -> Iterator[run_service_pb2.PredictResponse]:
+    """A page of predictions in messages that are small enough, whatever the ids and however many classes."""
+    names = text_pages(classes)
+    rows = max(1, INLINE_BYTES // max(1, page.scores[:1].nbytes))  # so few that the scores need no chunks
+    for first in range(0, len(page.ids), rows):
+        done = first
+        for ids in text_pages(page.ids[first : first + rows]):
+            scores = encode_tensor(page.scores[done : done + len(ids)], deque())
+            yield run_service_pb2.PredictResponse(ids=ids, scores=scores, classes=next(names, ()))
+            done += len(ids)
+    for rest in names:  # more pages of names than of rows
+        if rest:
+            empty = encode_tensor(page.scores[:0], deque())
+            yield run_service_pb2.PredictResponse(scores=empty, classes=rest)
 
 
 def alignment_message(step: Progress | Result) -> run_service_pb2.AlignResponse:

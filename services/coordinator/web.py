@@ -7,6 +7,7 @@ import logging
 import socket
 import time
 from collections.abc import AsyncIterator, Iterator, Sequence
+from dataclasses import asdict
 
 import uvicorn
 
@@ -16,11 +17,14 @@ from parley.dashboard.access import Access, read_or_create_token
 from parley.dashboard.app import make_app
 from parley.dashboard.views import (
     AuditView,
+    CheckView,
     CoefficientsView,
     EntryView,
     EventView,
+    ForecastView,
     LedgerView,
     PartyView,
+    PredictionView,
     ProblemView,
     Refused,
     ReleaseView,
@@ -33,8 +37,10 @@ from parley.services.coordinator.async_registry import AsyncRegistry
 from parley.services.coordinator.config import CoordinatorConfig, WebConfig
 from parley.services.coordinator.database_threads import DatabaseThreads
 from parley.services.coordinator.fleet import Fleet, PartyLost, PartyRefused, call
+from parley.services.coordinator.forecasts import Unforetold
 from parley.services.coordinator.permissions import permitted
 from parley.services.coordinator.refusals import CATALOGUE
+from parley.services.coordinator.registry import Filter
 from parley.services.coordinator.registry_tables import EventRecord, RunRecord
 from parley.services.coordinator.reports import REPORT_SECONDS, entries_of, report_of
 from parley.services.coordinator.results import coefficients_of
@@ -43,6 +49,7 @@ from parley.services.coordinator.web_audit import AuditedPage
 from parley.services.coordinator.web_server import PageServer
 from parley.services.wire import metrics
 from parley.services.wire.audit import AuditTrail
+from parley.services.wire.coefficient_codec import figures_of, inference_of
 from parley.services.wire.configuration import ConfigInvalid
 from parley.services.wire.refusals import find
 from parley.services.wire.transport import PortTaken
@@ -51,6 +58,8 @@ from parley.spec.parsing import check_spec
 from parley.storage.failures import StorageFailed
 
 MOST_RUNS = 200
+MOST_PREDICTED = 20_000
+"""Rows whose predictions a browser is sent at once."""
 HEALTH_SECONDS = 5.0
 """The parties' state is asked for at most this often, for all browsers together."""
 GRACE_SECONDS = 1
@@ -87,10 +96,10 @@ class WebRuns:
         self._health: tuple[float, Sequence[PartyView]] = (0.0, ())
         self._asking = asyncio.Lock()
 
-    async def runs(self) -> Sequence[RunView]:
-        """Runs, newest first."""
+    async def runs(self, search: str = "") -> Sequence[RunView]:
+        """Runs, newest first; `search` is part of an id or a name, or a tag."""
         with refusals_as_http():
-            return [_run(record) for _, record in await self._registry.page(MOST_RUNS)]
+            return [_run(record) for _, record in await self._registry.page(MOST_RUNS, None, Filter(name=search))]
 
     async def run(self, run_id: str) -> RunView:
         """One run."""
@@ -110,9 +119,15 @@ class WebRuns:
         async for event, record in self._runs.watch(run_id, after):
             yield _event(event), _run(record)
 
-    async def check(self, spec_yaml: str) -> Sequence[ProblemView]:
-        """Every mistake of a spec."""
-        return [ProblemView(problem.field, problem.line, problem.message) for problem in check_spec(spec_yaml)]
+    async def check(self, spec_yaml: str) -> CheckView:
+        """Every mistake of a spec, and what a run of it would send."""
+        found = await asyncio.to_thread(check_spec, spec_yaml)
+        if found:
+            return CheckView([ProblemView(problem.field, problem.line, problem.message) for problem in found])
+        try:
+            return CheckView((), ForecastView(**asdict(await self._runs.foretell(spec_yaml))))
+        except Unforetold:
+            return CheckView(())
 
     async def start(self, request_id: str, spec_yaml: str) -> RunView:
         """Start a run."""
@@ -130,6 +145,35 @@ class WebRuns:
         """Go on with a run."""
         with refusals_as_http():
             return _run(await self._runs.resume(run_id))
+
+    async def tag(self, run_id: str, add: Sequence[str], remove: Sequence[str]) -> RunView:
+        """Put tags on a run and take others off."""
+        with refusals_as_http():
+            return _run(await self._runs.tag(run_id, add, remove))
+
+    async def delete(self, run_id: str) -> None:
+        """Forget a run that has ended."""
+        with refusals_as_http():
+            await self._runs.delete(run_id)
+
+    async def predict(self, run_id: str, table: str, ids: Sequence[str]) -> PredictionView:
+        """Predict rows of a table that every party holds, all of them if no ids are given."""
+        names: list[str] = []
+        scores: list[list[float]] = []
+        classes: Sequence[str] = ()
+        with refusals_as_http():
+            async for page in self._runs.predict(run_id, table, ids):
+                names += page.ids
+                scores += page.scores.tolist()
+                classes = page.classes
+                if len(names) > MOST_PREDICTED:
+                    raise Refused(
+                        413,
+                        "TOO_MANY_ROWS",
+                        f"the page shows predictions of {MOST_PREDICTED} rows at most: name some of them, or write all "
+                        f"with `parley predict {run_id} --out predictions.csv`",
+                    )
+        return PredictionView(names, scores, classes)
 
     async def parties(self) -> Sequence[PartyView]:
         """The state of every party."""
@@ -330,13 +374,16 @@ def _run(record: RunRecord) -> RunView:
         changed=record.changed,
         attempt=record.attempt,
         spec_yaml=record.spec_yaml,
+        tags=record.tags,
     )
 
 
 def _coefficients(found: PartyCoefficients) -> CoefficientsView:
     whole = next((one.value for one in found.coefficients if not one.column), None)
-    columns = {one.column: one.value for one in found.coefficients if one.column}
-    return CoefficientsView(found.party, whole, columns, found.kept)
+    columns = {one.column: one.value for one in found.coefficients if one.column and not one.figure}
+    return CoefficientsView(
+        found.party, whole, columns, found.kept, inference_of(found.coefficients), figures_of(found.coefficients)
+    )
 
 
 def _event(event: EventRecord) -> EventView:

@@ -6,15 +6,13 @@ import contextlib
 import logging
 
 import grpc
-import torch
-from threadpoolctl import threadpool_limits
 
 from parley.contracts.alignment.v1 import alignment_service_pb2, alignment_service_pb2_grpc
 from parley.contracts.coordinator.v1 import coordinator_service_pb2, coordinator_service_pb2_grpc
 from parley.contracts.party.v1 import party_service_pb2, party_service_pb2_grpc
 from parley.contracts.peer.v1 import peer_service_pb2, peer_service_pb2_grpc
 from parley.privacy.ledger import open_ledger
-from parley.services.party.algorithms import refusals_of
+from parley.services.party.algorithms import limit_threads, with_loaded
 from parley.services.party.alignment import REFUSALS, AlignmentServicer
 from parley.services.party.config import PartyConfig
 from parley.services.party.exposure import open_register
@@ -63,16 +61,9 @@ async def main(given: argparse.Namespace) -> None:
         require_whole(config.name, config.database_url)
         open_ledger(config.database_url).close()
         open_register(config.database_url).close()
-    torch.set_num_threads(config.threads)
-    threadpool_limits(config.threads)
-    server = make_server(
-        BoundaryInterceptor(
-            POLICY,
-            {**CATALOGUE, **REFUSALS, **refusals_of(config.policy.algorithms)},
-            Standing(config.identity),
-            AuditTrail(config.state),
-        )
-    )
+    limit_threads(config.threads)
+    catalogue, trail = with_loaded({**CATALOGUE, **REFUSALS}), AuditTrail(config.state)
+    server = make_server(BoundaryInterceptor(POLICY, catalogue, Standing(config.identity), trail))
     sockets = config.state / SOCKETS
     line = RelayLine(config.relays[0], config.identity, sockets) if config.connect is not None else None
     lines = {} if line is None else {(line.place.role, line.place.name): line}

@@ -1,19 +1,20 @@
 """Checkpoints and models on a party's disk: atomic, synced, checksummed."""
 
+from __future__ import annotations
+
 import contextlib
 import hashlib
 import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-
-from torch import Tensor
+from typing import TYPE_CHECKING
 
 from parley.party.roles import CheckpointMissing
 from parley.services.party.tensor_files import FileDamaged, seal, unseal
+from parley.spec.run import LEAST_CHECKPOINTS
 
-KEPT = 3
-"""Checkpoints that are kept for each run."""
-
+if TYPE_CHECKING:
+    from torch import Tensor
 
 OWNER = "coordinator.txt"
 """File that names the coordinator of a run: another one may neither resume it nor predict with its model."""
@@ -65,11 +66,13 @@ class Store:
         path = self._run(run_id) / SPEC
         return path.read_text() if path.exists() else None
 
-    def save_checkpoint(self, run_id: str, k: int, tensors: Mapping[str, Tensor]) -> None:
+    def save_checkpoint(
+        self, run_id: str, k: int, tensors: Mapping[str, Tensor], kept: int = LEAST_CHECKPOINTS
+    ) -> None:
         """Write and sync checkpoint k; older ones beyond the newest few are dropped."""
         directory = self._made(run_id)
         _write(directory / f"checkpoint-{k:012d}.safetensors", tensors)
-        for old in sorted(directory.glob("checkpoint-*.safetensors"))[:-KEPT]:
+        for old in sorted(directory.glob("checkpoint-*.safetensors"))[:-kept]:
             old.unlink(missing_ok=True)
         for rest in directory.glob("*.partial"):  # of a process that was killed while it wrote
             rest.unlink(missing_ok=True)

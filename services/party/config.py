@@ -1,10 +1,12 @@
 """A party's configuration and policy, read once at the start."""
 
+import math
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
 from parley.privacy.coefficients import Sharing
+from parley.privacy.dataset_ledger import DatasetTerms
 from parley.services.wire.configuration import FilePath
 from parley.services.wire.relay_line import RelayPlace
 from parley.services.wire.table_sources import TableSource
@@ -116,6 +118,22 @@ class PredictionPolicy(Section):
     """Most rows that one coordinator may ask for by id within 24 hours; whole tables are not counted."""
 
 
+class FeaturePolicy(Section):
+    """What runs may learn of this party's rows under noise (`privacy.features`), and whether they must."""
+
+    required: bool = False
+    """Whether a run that would let values of the rows leave without noise is refused."""
+    epsilon: float = Field(default=10.0, gt=0, lt=math.inf)
+    """Largest ε of any one row of a table, over all runs; noise that is drawn once is paid for once."""
+    delta: float = Field(default=1e-6, gt=0, lt=0.1)
+    """δ at which releases are composed."""
+
+    @property
+    def terms(self) -> DatasetTerms:
+        """The same, as the ledger takes it: a row that has changed is another record, and charged."""
+        return DatasetTerms(self.epsilon, self.delta, changed="charge")
+
+
 class Policy(Section):
     """What this party accepts. A run that asks for more is refused before it starts."""
 
@@ -125,6 +143,8 @@ class Policy(Section):
     """Algorithms that may run here, by name; code of others is not even imported."""
     epsilon_budget: float = Field(default=10.0, gt=0)
     """ε that all runs with local privacy together may cost one record; `.inf` allows runs without noise."""
+    features: FeaturePolicy = FeaturePolicy()
+    """Noise on this party's rows, and what it may cost over all runs."""
     aggregations: tuple[Literal["pairwise", "two_tree", "plain"], ...] = ("pairwise", "two_tree")
     """Ways of summing that hide this party's values; `plain` hides nothing."""
     aggregation: RingPolicy = RingPolicy()
@@ -147,11 +167,15 @@ class Policy(Section):
     """Of an algorithm: tables whose sums it may see without noise of this party's own; all open ones if left out."""
     runs_per_view: int = Field(default=500, ge=1)
     """Most runs that one view of a table (or the whole of it) ever serves."""
-    sums_per_row: int | None = Field(default=None, ge=1)
-    """Most exact sums of one row under one view, over all runs; null sets no bound, and runs warn instead."""
+    sums_per_row: Annotated[int, Field(ge=1)] | Literal["columns", "unbounded"] = "columns"
+    """Most exact sums of one row under one view, over all runs. `columns`: of a linear block fewer than tell the span
+    of its columns, of others any number; `unbounded`: runs warn instead."""
     differencing: Literal["refuse", "salt", "allow"] = "refuse"
     """What becomes of a run whose sums could be subtracted from those of an earlier one: refused, or made with other
     batches where that helps, or allowed."""
+    mixing: Literal["refuse", "allow"] = "refuse"
+    """What becomes of a run without noise of this party's own over rows that runs with a finite ε have used, or of one
+    with noise over rows that have left without: together their ε is infinite."""
     model_imports: tuple[Annotated[str, Field(pattern=r"^[\w.]+:\w+$")], ...] = ()
     """`package.module:function` names that may be imported as models."""
     changed_data: Literal["refuse", "restart"] = "refuse"
@@ -183,6 +207,12 @@ class Policy(Section):
     def columns_of(self, table: str, view: str | None, columns: tuple[str, ...] | None) -> tuple[str, ...] | None:
         """The columns that a spec's choice means; None for all of them."""
         return columns if view is None else self.views[table][view]
+
+    def most_sums(self, rank: int | None) -> int | None:
+        """Most exact sums of a row of a view, where `rank` of them tell the span of its columns; None if unbounded."""
+        if self.sums_per_row == "columns":
+            return None if rank is None else rank - 1
+        return None if self.sums_per_row == "unbounded" else self.sums_per_row
 
     @field_validator("algorithms")
     @classmethod

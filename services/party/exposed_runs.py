@@ -7,8 +7,8 @@ from parley.spec.digests import spec_digest
 from parley.tables.loading import id_digest
 
 
-def asked_of(opened: Opened, covered: Coverage, table_digest: str) -> Asked:
-    """What a training session would expose of the party's own table."""
+def asked_of(opened: Opened, covered: Coverage, table_digest: str, outputs: int = 1) -> Asked:
+    """What a training session would expose of the party's own table: `outputs` values of a row in each sum."""
     spec, table = opened.spec, opened.table
     exposure = Exposure(
         run_id=opened.run_id,
@@ -23,7 +23,7 @@ def asked_of(opened: Opened, covered: Coverage, table_digest: str) -> Asked:
         seed=spec.seed,
         spec_digest=spec_digest(spec),
         exact=covered.exact,
-        rank=covered.rank,
+        rank=None if covered.rank is None else -(-covered.rank // outputs),
         share=covered.share,
     )
     return Asked(exposure, table.ids, covered.sums, covered.own_batches)

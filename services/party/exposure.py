@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from math import ceil
 from typing import Literal
 
 import numpy as np
@@ -120,17 +121,18 @@ class Register:
 
     def counter(self, run_id: str, policy: Policy, block: int = BLOCK) -> "SumCounter":
         """What counts the sums of a run, while it trains and when it predicts."""
-        return SumCounter(self, run_id, policy.sums_per_row, block)
+        return SumCounter(self, run_id, policy, block)
 
-    def reserve(self, run_id: str, wanted: int, most_per_row: int | None) -> int:
+    def reserve(self, run_id: str, wanted: int, policy: Policy) -> int:
         """Count up to `wanted` more sums of a run, durably; fewer where the floor is near, 0 where it is reached."""
         with self._named(), write_transaction(self._engine) as connection:
             entries = _entries(connection)
             own = _newest(entries, run_id)
             if own is None:
                 return wanted  # a run from before there was a register predicts
-            if most_per_row is not None and own.exact:
-                left = most_per_row - _sums_per_row(connection, entries, own)
+            most = policy.most_sums(own.rank)
+            if most is not None and own.exact:
+                left = most - _sums_per_row(connection, entries, own, policy)
                 wanted = max(0, min(wanted, int(left / own.share)))
             _set_sums(connection, own, own.sums + wanted)
             return wanted
@@ -149,25 +151,26 @@ class Register:
 class SumCounter:
     """Counts the sums of one session, a block ahead; sums leave from several threads."""
 
-    def __init__(self, register: Register, run_id: str, most_per_row: int | None, block: int) -> None:
-        self._register, self._run_id, self._most, self._block = register, run_id, most_per_row, block
+    def __init__(self, register: Register, run_id: str, policy: Policy, block: int) -> None:
+        self._register, self._run_id, self._policy, self._block = register, run_id, policy, block
         self._left, self._turn = 0, threading.Lock()
 
-    def count(self) -> None:
-        """Note one sum before it leaves.
+    def count(self, sums: int = 1) -> None:
+        """Note sums of each row before they leave.
 
         Raises:
             ExposureRefused: where the owner's floor is reached.
         """
         with self._turn:
-            if not self._left:
-                self._left = self._register.reserve(self._run_id, self._block, self._most)
-            if not self._left:
+            if self._left < sums:
+                wanted = max(self._block, sums - self._left)
+                self._left += self._register.reserve(self._run_id, wanted, self._policy)
+            if self._left < sums:
                 raise ExposureRefused(
-                    f"`sums_per_row` is reached: {self._most} sums of a row of this view have left, in all runs. The "
+                    f"`sums_per_row` is reached: it is {self._policy.sums_per_row}, over all runs of this view. The "
                     "owner may raise it in the policy; the run can be resumed then"
                 )
-            self._left -= 1
+            self._left -= sums
 
     def close(self) -> None:
         """Give back what was counted ahead; where that cannot be written it stays counted, which errs safely."""
@@ -190,8 +193,10 @@ def _reviewed(connection: sa.Connection, asked: Asked, policy: Policy) -> Review
     _check_same_run(entries, new)
     if own is None:
         _check_runs(entries, new, policy)
+    if own is None and policy.mixing == "refuse":
+        _check_mixing(connection, entries, asked)
     salt = own.salt if own is not None else _salted(connection, entries, asked, policy)
-    before = _sums_per_row(connection, entries, own or new, row_hashes(asked.ids) if own is None else None)
+    before = _sums_per_row(connection, entries, own or new, policy, row_hashes(asked.ids) if own is None else None)
     return Reviewed(salt, _check_sums(own or new, before, asked.sums_per_row, policy))
 
 
@@ -209,6 +214,23 @@ def _check_runs(entries: Iterable[Exposure], new: Exposure, policy: Policy) -> N
         what = f"view {new.view}" if new.view else f"table {new.table}"
         raise ExposureRefused(
             f"`runs_per_view` is reached: {what} has served {len(served)} runs. The owner may raise it in the policy"
+        )
+
+
+def _check_mixing(connection: sa.Connection, entries: Iterable[Exposure], asked: Asked) -> None:
+    """Refuse exact values of rows whose ε is finite so far, and a promise of ε for rows that have left exactly."""
+    new = asked.exposure
+    for old in entries:
+        if old.exact == new.exact or old.table != new.table or old.run_id == new.run_id:
+            continue
+        if old.rows_digest != new.rows_digest and not _overlap(connection, old.rows_digest, row_hashes(asked.ids)):
+            continue
+        what = "without noise of this party's own" if new.exact else "with a finite ε"
+        before = "with a finite ε" if new.exact else "without noise"
+        raise ExposureRefused(
+            f"a run {what} over rows of table {new.table} that run {old.run_id} has used {before}: together they "
+            "have no ε, and an exact release counts as infinite. Keep tables for the one and for the other apart, or "
+            "let the owner set `mixing` in the policy"
         )
 
 
@@ -244,30 +266,39 @@ def _check_sums(own: Exposure, before: int, foretold: int, policy: Policy) -> tu
     """Refuse a run that would pass the owner's floor; warn of one that comes near the number of columns."""
     if not own.exact:
         return ()
-    most = policy.sums_per_row
-    if most is not None and before >= most:
+    most = policy.most_sums(own.rank)
+    bound = str(most) if most == policy.sums_per_row else f"{policy.sums_per_row}, which is {most} here"
+    if most is not None and before and before >= most:
         raise ExposureRefused(
-            f"`sums_per_row` is reached: {before} sums of a row of this view have left, and {most} may. The owner may "
-            "raise it in the policy"
+            f"`sums_per_row` is reached: {before} sums of a row of this view have left, and it is {bound}. The owner "
+            "may raise it in the policy"
         )
     if most is not None and own.sums == 0 and before + foretold > most:
         raise ExposureRefused(
             f"the run needs about {foretold} sums of each row, {before} have left before, and `sums_per_row` is "
-            f"{most}: take fewer steps or smaller batches"
+            f"{bound}: take fewer steps or smaller batches, or train through a network; or let the owner raise it in "
+            "the policy"
         )
     if own.rank is None or 2 * (before + foretold) < own.rank:
         return ()
     return (
-        f"about {before + foretold} sums of each row will have left after this run, and this party's block is linear "
-        f"in {own.rank} columns: from as many sums on, whoever sees them can confirm a guessed column",
+        f"about {before + foretold} sums of each row will have left after this run, and this party's block is linear: "
+        f"from {own.rank} sums on, whoever sees them can confirm a guessed column",
     )
 
 
 def _sums_per_row(
-    connection: sa.Connection, entries: Iterable[Exposure], own: Exposure, hashes: RowHashes | None = None
+    connection: sa.Connection,
+    entries: Iterable[Exposure],
+    own: Exposure,
+    policy: Policy,
+    hashes: RowHashes | None = None,
 ) -> int:
-    """Exact sums of a row under one view of a table, over all runs that have rows in common with this one."""
-    total = 0
+    """Exact sums of a row under one view of a table, over all runs that have rows in common with this one.
+
+    Where columns are the bound, a sum of another run counts for as many as tell the same of a row in this one.
+    """
+    total = 0.0
     for old in entries:
         if not old.exact or (old.table, old.columns) != (own.table, own.columns):
             continue
@@ -275,8 +306,9 @@ def _sums_per_row(
             hashes = _hashes(connection, own.rows_digest) if hashes is None else hashes
             if hashes is not None and not _overlap(connection, old.rows_digest, hashes):
                 continue
-        total += old.sums_per_row
-    return total
+        by_rank = policy.sums_per_row == "columns" and own.rank and old.rank
+        total += old.sums_per_row * (own.rank / old.rank if by_rank else 1)
+    return ceil(total)
 
 
 def _own(entries: Iterable[Exposure], new: Exposure) -> Exposure | None:

@@ -1,8 +1,9 @@
 """The owner's floors: what a party's policy asks of every run, whatever its spec says. Each refusal names its floor."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 
-from parley.party.roles import Coverage, Floors
+from parley.party.roles import Coverage, Floors, Offer
 from parley.services.party.config import Policy
 from parley.spec.protection import AggregationSpec
 from parley.spec.run import RunSpec
@@ -35,6 +36,16 @@ def check_coverage(policy: Policy, spec: RunSpec, index: int, covered: Coverage 
         _refuse(spec, index, [f"{spec.train.algorithm} does not say what its sums cover: use a newer version of it"])
         return
     _refuse(spec, index, list(_of_rows(policy, spec, index, covered)))
+
+
+def covered_by_noise(offer: Offer, spec: RunSpec) -> Offer:
+    """The same offer, where rows that were noised once make everything that leaves noisy too.
+
+    Parties that hold labels beside their rows release functions of those as well: theirs stay exact.
+    """
+    if offer.coverage is None or spec.privacy.features.kind != "once" or spec.train.layout != "vertical":
+        return offer
+    return replace(offer, coverage=replace(offer.coverage, exact=False))
 
 
 def floors_of(policy: Policy) -> Floors:
@@ -112,6 +123,11 @@ def _of_rows(policy: Policy, spec: RunSpec, index: int, covered: Coverage) -> It
         yield (
             f"metrics would be taken over fewer rows than `minimum_evaluation`, {policy.minimum_evaluation}: hold out "
             "more rows, or none"
+        )
+    if covered.exact and policy.features.required and spec.privacy.features.kind == "none":
+        yield (
+            f"values of table {table} would leave without noise, and `features.required` is on: write "
+            f"`privacy: {{features: {{kind: once, epsilon: …, bound: …}}}}`, ε up to {policy.features.epsilon:g}"
         )
     allowed = None if policy.exact_sums is None else policy.exact_sums.get(spec.train.algorithm, ())
     if covered.exact and allowed is not None and table not in allowed:

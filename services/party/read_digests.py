@@ -4,6 +4,7 @@ import json
 from collections.abc import Sequence
 from typing import Literal
 
+from parley.services.party.row_noise import RowProtection
 from parley.services.party.tables import TableStore
 from parley.tables.digests import labels_digest, table_digest
 from parley.tables.loading import Labels, Table
@@ -16,9 +17,9 @@ class DataChanged(RuntimeError):
 class DigestingTables:
     """A party's tables, with a digest of everything that is read of them."""
 
-    def __init__(self, tables: TableStore, table: Table) -> None:
-        """`table` is the run's own, which is read already."""
-        self._tables = tables
+    def __init__(self, tables: TableStore, table: Table, rows: RowProtection) -> None:
+        """`table` is the run's own, which is read and protected already; `rows` protects those of any other."""
+        self._tables, self.rows = tables, rows
         self.digests = {f"table {table.name}": table_digest(table)}
 
     def labels(
@@ -31,7 +32,7 @@ class DigestingTables:
 
     def load_like(self, name: str, other: Table) -> Table:
         """A table with the columns of another, and under its scaling."""
-        table = self._tables.load_like(name, other)
+        table = self.rows.protect(self._tables.load_like(name, other))
         self._note(f"table {name}", table_digest(table))
         return table
 

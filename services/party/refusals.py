@@ -6,7 +6,9 @@ from parley.party.roles import CheckpointMissing
 from parley.privacy.aggregation import SumOutOfRange
 from parley.privacy.consent import ConsentDiffers
 from parley.privacy.dropout import BothSharesAsked, SharesMissing, SharesNotForUs
+from parley.privacy.feature_noise import RowsNotFinite
 from parley.privacy.ledger import BudgetExhausted, LedgerConflict, LedgerUnusable
+from parley.privacy.noise import EpsilonOutOfRange
 from parley.privacy.pairwise import NotAParticipant, RoundReused, SumDoesNotOpen
 from parley.privacy.receipts import TranscriptDiffers
 from parley.privacy.recovery import StepUnexpected
@@ -45,6 +47,7 @@ _OUT_OF_RANGE = (
 CATALOGUE: Catalogue = {
     SpecInvalid: Refusal("INVALID_ARGUMENT", "SPEC_INVALID"),
     RowsUnavailable: Refusal("INVALID_ARGUMENT", "SPEC_INVALID"),
+    EpsilonOutOfRange: Refusal("INVALID_ARGUMENT", "SPEC_INVALID"),
     InvalidStream: Refusal("INVALID_ARGUMENT", "SPEC_INVALID"),
     VersionMismatch: Refusal("FAILED_PRECONDITION", "VERSION_MISMATCH"),
     PolicyRefused: Refusal("PERMISSION_DENIED", "POLICY_REFUSED"),
@@ -56,6 +59,7 @@ CATALOGUE: Catalogue = {
     TooFewParties: Refusal("PERMISSION_DENIED", "POLICY_REFUSED"),
     TableUnknown: Refusal("NOT_FOUND", "TABLE_UNKNOWN"),
     TableError: Refusal("FAILED_PRECONDITION", "DATA_INVALID", _LOOK_AT_DATA),
+    RowsNotFinite: Refusal("FAILED_PRECONDITION", "DATA_INVALID", _LOOK_AT_DATA),
     RowsDiffer: Refusal("FAILED_PRECONDITION", "ROWS_DIFFER"),
     DataChanged: Refusal("FAILED_PRECONDITION", "DATA_CHANGED"),
     TooManySessions: Refusal("RESOURCE_EXHAUSTED", "TOO_MANY_SESSIONS"),

@@ -18,13 +18,13 @@ from parley.contracts.party.v1 import party_service_pb2_grpc as pb_grpc
 from parley.contracts.peer.v1 import peer_service_pb2 as peer_pb
 from parley.contracts.peer.v1 import peer_service_pb2_grpc as peer_grpc
 from parley.party.roles import LocalPrivacy, Opened, PartyAlgorithm, SavedModel
-from parley.privacy.ledger import open_ledger
+from parley.privacy.ledger import Ledger, open_ledger
 from parley.privacy.noise import KeyedNoise, read_or_create_key
 from parley.privacy.receipts import LedgerHead
 from parley.privacy.release import CoefficientGate
 from parley.privacy.session_keys import check_pin
 from parley.protocols.tensor.codec import MessageInvalid
-from parley.services.party.algorithms import party_side
+from parley.services.party.algorithms import limit_threads, party_side
 from parley.services.party.alignment import aligned_tables
 from parley.services.party.approvals import Approvals
 from parley.services.party.asked_rows import AskedRows
@@ -35,10 +35,18 @@ from parley.services.party.exposed_runs import asked_of
 from parley.services.party.exposure import Asked, Register, open_register
 from parley.services.party.offers import Offers
 from parley.services.party.peers import PeerLinks
-from parley.services.party.policy import PolicyRefused, check_coverage, check_policy, chosen_columns, floors_of
+from parley.services.party.policy import (
+    PolicyRefused,
+    check_coverage,
+    check_policy,
+    chosen_columns,
+    covered_by_noise,
+    floors_of,
+)
 from parley.services.party.preprocessing import table_of_run, to_keep
 from parley.services.party.read_digests import DataChanged, DigestingTables, changed
 from parley.services.party.results import coefficients_of
+from parley.services.party.row_noise import RowProtection, note_exact_runs
 from parley.services.party.sessions import PredictionRefused, Session, SessionUnknown, SpecDiffers
 from parley.services.party.signed_keys import decode_vouched, encode_key, require_standing
 from parley.services.party.tables import TableOffer, TableStore, TooManySessions, VersionMismatch, chosen_rows
@@ -169,7 +177,7 @@ class PartyServicer(pb_grpc.PartyServiceServicer):
             self._routes,
             session.protocol,
         )
-        await self._compute(self._registered, session)
+        await self._compute(self._registered, session, request.outputs)
         await session.begin(
             keys,
             authority,
@@ -226,7 +234,8 @@ class PartyServicer(pb_grpc.PartyServiceServicer):
         self._refuse_others(request.run_id, coordinator)
         policy = self._config.policy
         found = await self._compute(coefficients_of, self._store, request.run_id, policy.algorithms)
-        return encode_coefficients(CoefficientGate(self._config.name, policy.coefficients).release(found))
+        release = CoefficientGate(self._config.name, policy.coefficients).release(found)
+        return encode_coefficients(release, request.page_token)
 
     async def CloseSession(
         self, request: pb.CloseSessionRequest, context: grpc.aio.ServicerContext
@@ -263,7 +272,7 @@ class PartyServicer(pb_grpc.PartyServiceServicer):
 
     def _accepted(self, session: Session) -> Session:
         """A session whose run passes the owner's floors, alone and together with what left before."""
-        session.offer = session.algorithm.accept(session.opened)
+        session.offer = covered_by_noise(session.algorithm.accept(session.opened), session.opened.spec)
         if not session.predicts:
             policy, opened = self._config.policy, session.opened
             check_coverage(policy, opened.spec, opened.index, session.offer.coverage)
@@ -271,12 +280,18 @@ class PartyServicer(pb_grpc.PartyServiceServicer):
             session.offer = replace(session.offer, warnings=(*session.offer.warnings, *reviewed.warnings))
         return session
 
-    def _registered(self, session: Session) -> None:
+    def _registered(self, session: Session, outputs: int) -> None:
         """Write down what a session that trains will expose, and count the sums of any session."""
-        policy = self._config.policy
+        policy, name = self._config.policy, session.opened.spec.table_of(session.opened.index)
         if not session.predicts:
-            reviewed = self._register.begin(_asked(session), policy)
+            reviewed = self._register.begin(_asked(session, outputs), policy)
             session.opened = replace(session.opened, salt=reviewed.salt)
+        session.reads.rows.pay()
+        if not session.predicts:
+            exact = {
+                each.run_id: each.partners for each in self._register.entries() if each.exact and each.table == name
+            }
+            note_exact_runs(self._ledger, name, exact, policy.features.terms)
         session.counter = self._register.counter(session.run_id, policy)
 
     @functools.cached_property
@@ -296,6 +311,7 @@ class PartyServicer(pb_grpc.PartyServiceServicer):
         if self._config.policy.approval == "required":
             self._approvals.require(self._config.name, digest, request.spec_yaml, coordinator)
         algorithm = party_side(spec.train.algorithm)  # imported only now that the policy accepts it
+        limit_threads(self._config.threads)
         name, trained = spec.table_of(index), None
         if request.purpose == pb.PURPOSE_PREDICT:
             name = request.table or name
@@ -310,23 +326,26 @@ class PartyServicer(pb_grpc.PartyServiceServicer):
         tables = self._tables
         if name == spec.table_of(index):
             tables = aligned_tables(tables, AlignmentStore(self._config.state), spec, name, coordinator)
+        policy, told = self._config.policy, tuple(names)
+        rows = RowProtection(spec.privacy.features, request.run_id, told, self._local_privacy, policy.features.terms)
         table = self._table(request.run_id, tables, spec, index, None if trained is None else name)
-        reads = DigestingTables(tables, table)
+        table = rows.protect(chosen_rows(table, list(request.ids)))
+        reads = DigestingTables(tables, table, rows)
         opened = Opened(
             spec,
             index,
             request.run_id,
             request.session_id,
-            chosen_rows(table, list(request.ids)),
+            table,
             reads,
             predicts=trained is not None,
-            model_imports=self._config.policy.model_imports,
+            model_imports=policy.model_imports,
             privacy=self._local_privacy,
             coordinator=QuestionLine(self._config, self._config.coordinator) if self._config.coordinator else None,
-            floors=floors_of(self._config.policy),
+            floors=floors_of(policy),
         )
         record = Record(self._config.state, load_identity(self._config.identity).private_key)
-        pins = self._config.policy.peers
+        pins = policy.peers
         return Session(opened, coordinator, algorithm, self._store, self._worker, reads, trained, record, pins)
 
     def _trained(self, run_id: str, algorithm: PartyAlgorithm, table: str) -> SavedModel:
@@ -367,8 +386,12 @@ class PartyServicer(pb_grpc.PartyServiceServicer):
     @functools.cached_property
     def _opened_privacy(self) -> LocalPrivacy:
         key = read_or_create_key(self._config.state / "ldp-noise.key")
-        ledger = open_ledger(self._config.database_url)
-        return LocalPrivacy(ledger, KeyedNoise(key), self._config.policy.epsilon_budget)
+        policy = self._config.policy
+        return LocalPrivacy(self._ledger, KeyedNoise(key), policy.epsilon_budget, policy.features.terms)
+
+    @functools.cached_property
+    def _ledger(self) -> Ledger:
+        return open_ledger(self._config.database_url)
 
     def _local_privacy(self) -> LocalPrivacy:
         """The ledger is opened by the first run that charges it."""
@@ -403,10 +426,10 @@ class PartyServicer(pb_grpc.PartyServiceServicer):
         return await loop.run_in_executor(self._worker, functools.partial(function, *arguments))
 
 
-def _asked(session: Session) -> Asked:
+def _asked(session: Session, outputs: int = 1) -> Asked:
     covered = session.offer.coverage
     assert covered is not None  # noqa: S101 (`check_coverage` has looked)
-    return asked_of(session.opened, covered, session.reads.digests[f"table {session.opened.table.name}"])
+    return asked_of(session.opened, covered, session.reads.digests[f"table {session.opened.table.name}"], outputs)
 
 
 def _summary(offer: TableOffer, share: float) -> pb.TableSummary:

@@ -93,8 +93,8 @@ class BegunRole:
     sum_up: SumUp | None
     transcript: Transcript
     """What this party and each other one have both been told; masks depend on it."""
-    count: Callable[[], None] = lambda: None
-    """Notes one sum in the register of exposure before it leaves."""
+    count: Callable[[int], None] = lambda _: None
+    """Notes sums of each row in the register of exposure before they leave."""
 
     def planned(self, number: int, instruction: Any, heads: Heads) -> tuple[Plan, Release[Any] | None]:
         """Compute and hide in one visit to the compute thread: another visit costs more than the masks of a batch."""
@@ -106,7 +106,7 @@ class BegunRole:
         """What a plan's draft becomes before it leaves."""
         if plan.draft is None or self.hide is None:
             return plan.release
-        self.count()
+        self.count(plan.row_sums)
         return self.hide(number, plan.draft, plan.participants, heads)
 
 
@@ -320,7 +320,7 @@ class Session:
             told = await self._told(begun.transcript, message, blobs, instruction)
             plan, release = await self._planned(begun, number, instruction, told.heads)
             if plan.draft is not None and begun.sum_up is not None:
-                begun.count()
+                begun.count(plan.row_sums)
                 release = await begun.sum_up(number, plan.draft, told.heads)
             await self._keep(begun.can, plan)
             begun.transcript.keep()
@@ -352,9 +352,8 @@ class Session:
         begun = self._begun
         async with self._turn:
             await self._count_release()
-        if begun is None or begun.can.prefetching is None:
-            return
-        async with self._turn:
+            if begun is None or begun.can.prefetching is None:
+                return
             if begun.can.prefetching.can_prefetch(begun.state):
                 begun.state = await self._work.do("prefetch", begun.can.prefetching.prefetch, begun.state)
 
@@ -390,15 +389,16 @@ class Session:
             about = {"session": self.session_id, "purpose": self.agreement.purpose}
             await self._compute(functools.partial(witness.end, self._round, begun.transcript.heads, **about))
 
-    def _count_sum(self) -> None:
+    def _count_sum(self, sums: int = 1) -> None:
         if self.counter is not None:
-            self.counter.count()
+            self.counter.count(sums)
 
     async def _keep(self, can: Capabilities, plan: Plan) -> None:
         for k in (plan.earlier_checkpoint, plan.checkpoint):
             if k is not None:
                 tensors = can.role.tensors(plan.state) | {"k": scalar(k)}
-                await self._compute(self.store.save_checkpoint, self.run_id, k, tensors)
+                keep = self.opened.spec.kept_checkpoints
+                await self._compute(self.store.save_checkpoint, self.run_id, k, tensors, keep)
         if plan.finished:
             await self._compute(self.store.save_model, self.run_id, can.role.model_tensors(plan.state))
             if can.reporting is not None:

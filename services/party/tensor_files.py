@@ -3,13 +3,17 @@
 The checksum stands in the file's metadata as `sha256`. It covers every byte of the file, with zeros in its own place.
 """
 
+from __future__ import annotations
+
 import hashlib
 import json
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 from safetensors import SafetensorError
-from safetensors.torch import load, save
-from torch import Tensor
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 ENTRY = "sha256"
 _LENGTH_BYTES = 8
@@ -22,6 +26,8 @@ class FileDamaged(ValueError):
 
 def seal(tensors: Mapping[str, Tensor]) -> bytes:
     """A file with these tensors."""
+    from safetensors.torch import save
+
     named = {name: tensor.detach().contiguous() for name, tensor in tensors.items()}
     data = save(named, metadata={ENTRY: _UNSEALED})
     return data.replace(_entry(_UNSEALED), _entry(hashlib.sha256(data).hexdigest()), 1)
@@ -29,6 +35,8 @@ def seal(tensors: Mapping[str, Tensor]) -> bytes:
 
 def unseal(content: bytes) -> dict[str, Tensor]:
     """The tensors of a file, if not a byte of it has changed."""
+    from safetensors.torch import load
+
     digest = _sealed_with(content)
     if digest is None:
         content = _without_old_seal(content)

@@ -14,6 +14,7 @@ from parley.spec.events import (
     RunProgress,
     RunStateChange,
     RunTotals,
+    RunWarning,
 )
 
 _CHANGES = {
@@ -37,9 +38,16 @@ def decode_metrics(metrics: Iterable[pb.Metric]) -> dict[str, float]:
 def set_body(event: pb.RunEvent, body: Body | None) -> None:
     """Put a body into an event; events of 0.1.0 have none."""
     match body:
-        case RunStateChange(attempt, from_step, reason, left_out, totals):
+        case RunStateChange(totals=totals):
             event.state_change.CopyFrom(
-                pb.RunStateChange(attempt=attempt, from_step=from_step, reason=reason, left_out=left_out)
+                pb.RunStateChange(
+                    attempt=body.attempt,
+                    from_step=body.from_step,
+                    reason=body.reason,
+                    left_out=body.left_out,
+                    model_step=body.model_step,
+                    measured=encode_metrics(body.measured),
+                )
             )
             if totals is not None:
                 event.state_change.totals.CopyFrom(_totals(totals))
@@ -54,6 +62,8 @@ def set_body(event: pb.RunEvent, body: Body | None) -> None:
             event.party.CopyFrom(pb.RunParty(**{**asdict(body), "change": _CHANGES[body.change]}))
         case RunData():
             event.data_opened.CopyFrom(pb.RunData(**asdict(body)))
+        case RunWarning():
+            event.warning.CopyFrom(pb.RunWarning(**asdict(body)))
 
 
 def body_of(event: pb.RunEvent) -> Body | None:
@@ -62,7 +72,15 @@ def body_of(event: pb.RunEvent) -> Body | None:
         case "state_change":
             change = event.state_change
             totals = _read_totals(change.totals) if change.HasField("totals") else None
-            return RunStateChange(change.attempt, change.from_step, change.reason, tuple(change.left_out), totals)
+            return RunStateChange(
+                change.attempt,
+                change.from_step,
+                change.reason,
+                tuple(change.left_out),
+                totals,
+                change.model_step,
+                decode_metrics(change.measured),
+            )
         case "progress":
             progress = event.progress
             return RunProgress(_read_totals(progress.totals), progress.checkpoint, decode_metrics(progress.measured))
@@ -75,6 +93,8 @@ def body_of(event: pb.RunEvent) -> Body | None:
             return RunParty(**{**party, "change": _CHANGE_NAMES[event.party.change]})
         case "data_opened":
             return RunData(**_fields(event.data_opened))
+        case "warning":
+            return RunWarning(**_fields(event.warning))
     return None
 
 

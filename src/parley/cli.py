@@ -19,6 +19,7 @@ from parley.commands import (
     data,
     demo,
     doctor,
+    explore,
     exposure,
     federation,
     ledger,
@@ -57,6 +58,7 @@ app.add_typer(run.app, name="run", rich_help_panel=TRAIN)
 run.app.command("card")(card.card)
 run.app.command("coefficients")(coefficients.coefficients)
 app.command("align", rich_help_panel=TRAIN)(align.align)
+app.command("explore", rich_help_panel=TRAIN)(explore.explore)
 app.command("parties", rich_help_panel=TRAIN)(federation.parties)
 app.command("predict", rich_help_panel=TRAIN)(federation.predict)
 app.add_typer(ledger.app, name="ledger", rich_help_panel=TRAIN)

@@ -13,9 +13,13 @@ from numpy.typing import NDArray
 
 from parley.contracts.alignment.v1 import alignment_service_pb2
 from parley.contracts.ledger.v1 import ledger_pb2
+from parley.contracts.party.v1 import party_service_pb2
 from parley.contracts.run.v1 import run_pb2, run_service_pb2, run_service_pb2_grpc
+from parley.links import Forecast
 from parley.protocols.tensor.codec import decode_tensor
 from parley.services.wire.certificates import load_identity
+from parley.services.wire.coefficient_codec import figures_of, inference_of
+from parley.services.wire.pages import text_pages
 from parley.services.wire.refusals import reason_of
 from parley.services.wire.transport import channel_credentials, channel_options
 
@@ -60,7 +64,7 @@ class Prediction:
 
 @dataclass(frozen=True)
 class TunedCoefficients:
-    """Regularisation coefficients that a run has tuned at one party, as far as the party's policy shares them."""
+    """Coefficients that a run has found at one party, as far as its policy shares them."""
 
     whole: float | None
     """One for all of the party's columns, where the run tunes one."""
@@ -68,6 +72,10 @@ class TunedCoefficients:
     """One for each column, where the run tunes those."""
     kept: str
     """Why there are none; empty if these are all."""
+    inference: dict[str, dict[str, float]] = field(default_factory=dict)
+    """By column, where the run gives them: `standard_error`, `p_value`, and `low` and `high` of the 95 % interval."""
+    figures: dict[str, dict[str, float]] = field(default_factory=dict)
+    """By column, other figures that a run which explores has found, by their names."""
 
 
 @dataclass(frozen=True)
@@ -213,6 +221,17 @@ class Run:
         self._message = self._federation.call("ResumeRun", run_service_pb2.ResumeRunRequest(run_id=self.run_id)).run
         return self
 
+    @property
+    def tags(self) -> list[str]:
+        """Words that the run is filed under."""
+        return list(self._message.tags)
+
+    def tag(self, *add: str, remove: Sequence[str] = ()) -> Self:
+        """Put tags on the run, and take others off."""
+        request = run_service_pb2.TagRunRequest(run_id=self.run_id, add=add, remove=remove)
+        self._message = self._federation.call("TagRun", request).run
+        return self
+
     def delete(self) -> None:
         """Forget the run, which must have ended. Its label ledger stays, and so does what the parties keep of it."""
         self._federation.call("DeleteRun", run_service_pb2.DeleteRunRequest(run_id=self.run_id))
@@ -222,32 +241,32 @@ class Run:
         wanted = None if ids is None else row_ids(ids)
         if wanted == []:
             return Prediction([], np.empty((0, 0)), [])
-        request = run_service_pb2.PredictRequest(run_id=self.run_id, table=table, ids=wanted)
         names: list[str] = []
         pages: list[NDArray[Any]] = []
         classes: list[str] = []
-        for page in self._federation.stream("Predict", request):
-            names += page.ids
-            pages.append(decode_tensor(page.scores, _no_blobs(), name="scores", ndim=2))
-            classes = list(page.classes)
+        for some in text_pages(wanted or []):  # more rows than a message can name are asked for one page at a time
+            request = run_service_pb2.PredictRequest(run_id=self.run_id, table=table, ids=some)
+            classes = []
+            for page in self._federation.stream("Predict", request):
+                names += page.ids
+                pages.append(decode_tensor(page.scores, _no_blobs(), name="scores", ndim=2))
+                classes += page.classes
         return Prediction(names, np.concatenate(pages) if pages else np.empty((0, len(classes))), classes)
 
     def coefficients(self) -> dict[str, TunedCoefficients]:
-        """Regularisation coefficients that the run has tuned, by party; empty if it tunes none."""
-        answer = self._federation.call("GetCoefficients", run_service_pb2.GetCoefficientsRequest(run_id=self.run_id))
-        return {
-            each.party: TunedCoefficients(
-                next((one.value for one in each.coefficients if not one.column), None),
-                {one.column: one.value for one in each.coefficients if one.column},
-                each.kept,
-            )
-            for each in answer.parties
-        }
+        """Coefficients that the run has found, by party; empty if its algorithm tells none."""
+        found: dict[str, tuple[list[party_service_pb2.TunedCoefficient], str]] = {}
+        request = run_service_pb2.GetCoefficientsRequest(run_id=self.run_id)
+        for page in self._federation.pages("GetCoefficients", request):
+            for each in page.parties:
+                found.setdefault(each.party, ([], each.kept))[0].extend(each.coefficients)
+        return {party: _coefficients(listed, kept) for party, (listed, kept) in found.items()}
 
     def ledger(self) -> Ledger:
         """What was released about labels."""
-        answer = self._federation.call("GetLedger", run_service_pb2.GetLedgerRequest(run_id=self.run_id))
-        return Ledger(list(answer.entries), answer.report, answer.broken, list(answer.evaluations))
+        pages = list(self._federation.pages("GetLedger", run_service_pb2.GetLedgerRequest(run_id=self.run_id)))
+        entries, last = [entry for page in pages for entry in page.entries], pages[-1]
+        return Ledger(entries, last.report, last.broken, list(last.evaluations))
 
 
 class Federation:
@@ -277,19 +296,29 @@ class Federation:
         request = run_service_pb2.CheckSpecRequest(spec_yaml=spec_text(spec))
         return list(self.call("CheckSpec", request).problems)
 
+    def foretell(self, spec: str | Path) -> Forecast:
+        """What a run of a spec would send; nothing is started. Refused where that cannot be told."""
+        answer = self.call("CheckSpec", run_service_pb2.CheckSpecRequest(spec_yaml=spec_text(spec)))
+        if answer.problems:
+            raise RequestRefused("SPEC_INVALID", "; ".join(f"{p.field}: {p.message}" for p in answer.problems))
+        if not answer.HasField("forecast"):
+            raise RequestRefused("UNFORETOLD", answer.unforetold)
+        found = answer.forecast
+        return Forecast(found.rounds, found.sent_bytes, found.received_bytes)
+
     def run(self, run_id: str) -> Run:
         """A run by its id."""
         return Run(self, self.call("GetRun", run_service_pb2.GetRunRequest(run_id=run_id)).run)
 
     def runs(
-        self, limit: int | None = 100, *, states: Sequence[str] = (), algorithm: str = "", name: str = ""
+        self, limit: int | None = 100, *, states: Sequence[str] = (), algorithm: str = "", name: str = "", tag: str = ""
     ) -> list[Run]:
         """Runs, newest first, without their specs (`refresh` gets one): so many, or all if `limit` is None.
 
-        `states`, `algorithm` and `name` (part of the run's id or name) choose among them.
+        `states`, `algorithm`, `name` (part of the run's id or name, or a tag) and `tag` choose among them.
         """
         request = run_service_pb2.ListRunsRequest(
-            states=_states(states), algorithm=algorithm, name=name, page_size=LARGEST_PAGE
+            states=_states(states), algorithm=algorithm, name=name, tag=tag, page_size=LARGEST_PAGE
         )
         found: list[Run] = []
         while limit is None or len(found) < limit:
@@ -357,6 +386,15 @@ class Federation:
         except grpc.RpcError as error:
             raise _refused(error) from None
 
+    def pages(self, method: str, request: Any) -> Iterator[Any]:
+        """Every page of a list; `request` is changed from page to page."""
+        while True:
+            page = self.call(method, request)
+            yield page
+            request.page_token = page.next_page_token
+            if not page.next_page_token:
+                return
+
     def stream(self, method: str, request: Any) -> Iterator[Any]:
         """A streamed call, its refusal as an exception."""
         try:
@@ -413,3 +451,13 @@ def _no_blobs() -> Any:
     from collections import deque
 
     return deque()
+
+
+def _coefficients(listed: list[party_service_pb2.TunedCoefficient], kept: str) -> TunedCoefficients:
+    return TunedCoefficients(
+        next((one.value for one in listed if not one.column), None),
+        {one.column: one.value for one in listed if one.column and not one.figure},
+        kept,
+        inference_of(listed),
+        figures_of(listed),
+    )

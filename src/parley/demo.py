@@ -140,7 +140,11 @@ def _federation(folder: Path) -> LocalFederation:
     split_dataset("digits", PARTIES, folder / "data")
     tables = {name: {"train": {"path": folder / "data" / f"{name}.parquet"}} for name in PARTIES}
     labels = {"train": {"path": folder / "data" / "labels.parquet"}}
-    policy = {"minimum_parties": len(PARTIES), "differencing": "refuse"}  # as organisations would have it
+    policy = {
+        "minimum_parties": len(PARTIES),
+        "differencing": "refuse",
+        "sums_per_row": "columns",
+    }  # as organisations would have it
     return LocalFederation(folder, tables, labels, policy=policy)
 
 

@@ -25,7 +25,12 @@ def explained(config: "PartyConfig") -> Iterator[str]:
     if policy.exact_sums is not None:
         allowed = [f"{name} of {', '.join(tables) or 'none'}" for name, tables in policy.exact_sums.items()]
         yield f"sums without noise: {'; '.join(allowed) or 'none'}"
-    bound = f"at most {policy.sums_per_row} exact sums of a row" if policy.sums_per_row else "sums of a row unbounded"
+    rows, must = policy.features, "must noise rows" if policy.features.required else "may noise rows"
+    yield f"a run {must} (`privacy.features`); all of them together cost a row at most ε = {rows.epsilon:g}"
+    bound = {
+        "columns": "of a linear block fewer exact sums of a row than tell its columns",
+        "unbounded": "sums of a row unbounded",
+    }.get(str(policy.sums_per_row), f"at most {policy.sums_per_row} exact sums of a row")
     same = {"refuse": "refused", "salt": "made with other batches where that helps, else refused", "allow": "allowed"}
     yield (
         f"a view serves at most {policy.runs_per_view} runs, {bound}; a run that could be subtracted from an earlier "
@@ -42,6 +47,12 @@ def weaknesses(config: "PartyConfig") -> Iterator[Weakness]:
     if policy.differencing == "allow":
         remedy = "set `policy.differencing: refuse`"
         yield "floors", "runs may be subtracted from each other, which gives a party's or a column's part away", remedy
+    if policy.sums_per_row == "unbounded":
+        remedy = "leave `policy.sums_per_row` out, or set a number of columns"
+        yield "floors", "whoever sees the sums of a linear block can confirm a guessed column of it", remedy
+    if policy.mixing == "allow":
+        remedy = "set `policy.mixing: refuse`"
+        yield "floors", "rows whose ε is finite may leave without noise too, which makes it infinite", remedy
     if policy.minimum_batch < 2:
         yield "floors", "a value may be made from a single row", "raise `policy.minimum_batch`"
 

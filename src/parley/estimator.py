@@ -256,7 +256,7 @@ class FederatedClassifier(ClassifierMixin, _FederatedEstimator):  # type: ignore
 class FederatedRegressor(RegressorMixin, _FederatedEstimator):  # type: ignore[misc]
     """A regression whose columns are spread over parties: BAMBI learns an embedding at each and one model on top.
 
-    Label privacy covers classes, not numbers: the parties get exact gradients and can compute residuals from them. Use
+    It trains without label privacy: the parties get exact gradients and can compute residuals from them. Use
     it where the parties may know the targets.
     """
 

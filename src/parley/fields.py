@@ -1,9 +1,10 @@
-"""The documentation of run specs, read off the models that validate them: it cannot fall behind."""
+"""The documentation of specs and configurations, read off the models that validate them: it cannot fall behind."""
 
 import re
 import types
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 import annotated_types
@@ -14,7 +15,7 @@ from pydantic_core import PydanticUndefined
 from parley.spec.algorithms import AlgorithmSettings, installed
 from parley.spec.run import RunSpec
 
-_NAMES = {int: "whole number", float: "number", str: "text", bool: "true or false", type(None): "null"}
+_NAMES = {int: "whole number", float: "number", str: "text", bool: "true or false", type(None): "null", Path: "path"}
 _BOUNDS = {annotated_types.Ge: ("ge", "≥"), annotated_types.Gt: ("gt", ">"), annotated_types.Le: ("le", "≤")}
 _BOUNDS |= {annotated_types.Lt: ("lt", "<")}
 _VARIANTS = re.compile(r"\([^)]*\)")
@@ -22,10 +23,10 @@ _VARIANTS = re.compile(r"\([^)]*\)")
 
 @dataclass(frozen=True)
 class SpecField:
-    """One field that a spec may have."""
+    """One field that a spec, or a service's configuration, may have."""
 
     path: str
-    """Where it is written, such as train.lower.batch; `[]` stands for each item of a list."""
+    """Where it is written, such as train.lower.batch; `[]` stands for each item of a list, `NAME` for each name."""
     kind: str
     """What may be written there."""
     default: str
@@ -40,7 +41,12 @@ class SpecField:
 
 def spec_fields() -> list[SpecField]:
     """Every field of a run spec, in the order of the models."""
-    return list(_walk(RunSpec, ""))
+    return fields_of(RunSpec)
+
+
+def fields_of(model: type[BaseModel]) -> list[SpecField]:
+    """Every field of a model and of the sections in it."""
+    return list(_walk(model, ""))
 
 
 def _walk(model: type[BaseModel], prefix: str) -> Iterator[SpecField]:
@@ -62,6 +68,9 @@ def _sections(annotation: Any) -> Iterator[tuple[type[BaseModel], str]]:
     elif get_origin(annotation) in (tuple, list):
         for section, suffix in _sections(get_args(annotation)[0]):
             yield section, f"[]{suffix}"
+    elif get_origin(annotation) is dict:
+        for section, suffix in _sections(get_args(annotation)[1]):
+            yield section, f".NAME{suffix}"
     elif get_origin(annotation) is not Literal:
         for part in get_args(annotation):
             yield from _sections(part)
@@ -99,6 +108,9 @@ def _type(annotation: Any) -> str:
         if len(arguments) > 1 and arguments[1] is not Ellipsis:
             return f"{len(arguments)} {_type(arguments[0])}s"
         return f"list of {_type(arguments[0])}s"
+    if origin is dict:
+        inner = _type(arguments[1])
+        return "section for each name" if inner == "section" else f"{inner} for each name"
     if origin in (Union, types.UnionType):
         return " or ".join(dict.fromkeys(map(_type, arguments)))
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):

@@ -7,8 +7,9 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
@@ -123,7 +124,8 @@ class LocalFederation:
             str(self.directory / f"{name}.yaml"),
         ]
         environment = {"OMP_NUM_THREADS": "1", **os.environ}
-        with (self.directory / f"{name}.log").open("ab") as log:
+        # An interrupt in the middle would leave a process that nobody knows of.
+        with (self.directory / f"{name}.log").open("ab") as log, _uninterrupted():
             self.processes[name] = subprocess.Popen(  # noqa: S603 (our own modules)
                 [*command, "--ready-file", str(ready), "--parent", str(os.getpid())],
                 stdout=log,
@@ -210,6 +212,8 @@ class LocalFederation:
                 # Whoever runs all parties sees all tables anyway, and tries the same rows with this one and that.
                 "minimum_parties": min(2, len(self.tables)),
                 "differencing": "allow",
+                "sums_per_row": "unbounded",
+                "mixing": "allow",
                 **self.policy,
                 **self.policies.get(name, {}),
             },
@@ -218,6 +222,24 @@ class LocalFederation:
 
     def _write(self, name: str, content: Mapping[str, Any]) -> None:
         (self.directory / f"{name}.yaml").write_text(yaml.safe_dump(dict(content), sort_keys=False))
+
+
+@contextlib.contextmanager
+def _uninterrupted() -> Iterator[None]:
+    """Let SIGINT and SIGTERM wait until the end; they strike the main thread alone, and a child inherits nothing."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    came: list[int] = []
+    numbers = [number for number in (signal.SIGINT, signal.SIGTERM) if signal.getsignal(number) is not None]
+    before = {number: signal.signal(number, lambda sent, _: came.append(sent)) for number in numbers}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        for sent in came:
+            signal.raise_signal(sent)
 
 
 def _absolute(tables: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:

@@ -323,3 +323,45 @@ def test_every_text_stands_out_from_its_paper(visit, scheme):
         page.wait_for_timeout(1500)
         faint += page.evaluate(CONTRASTS)
     assert faint == []
+
+
+def test_runs_are_found_sorted_tagged_compared_predicted_with_and_deleted(visit):
+    page = visit(viewport={"width": 1280, "height": 900})
+    for steps in (4, 6):
+        start(page, spec(steps))
+        page.wait_for_selector(".chip.COMPLETED")
+    shown = os.environ.get("PARLEY_PICTURES")
+    run = page.locator("h1").inner_text()
+    page.fill("#tag", "baseline")
+    page.press("#tag", "Enter")
+    page.wait_for_selector(".tag:has-text('baseline')")
+    page.fill("#ids", "1, 2, 3")
+    page.click("#predict")
+    page.wait_for_selector("text=3 rows")
+    assert page.locator("a#csv").get_attribute("download") == f"{run}-predictions.csv"
+    if shown:
+        page.screenshot(path=f"{shown}/run.png", full_page=True)
+    page.click("nav >> text=Runs")
+    page.fill("#search", "baseline")
+    page.wait_for_selector("tbody:not(:has(tr + tr))")
+    assert run in page.locator("tbody tr").inner_text()
+    page.fill("#search", "")
+    page.wait_for_selector("tbody:has(tr + tr)")
+    page.get_by_role("button", name="Started").click()
+    page.wait_for_selector("th:has-text('Started ↑')")
+    assert run in page.locator("tbody tr").last.inner_text()
+    for box in page.locator("tbody input[type=checkbox]").all()[-2:]:
+        box.check()
+    if shown:
+        page.screenshot(path=f"{shown}/runs.png", full_page=True)
+    page.click("#compare")
+    page.wait_for_selector("td:has-text('train.upper.steps')")
+    page.wait_for_selector(f".legend >> text={run} test accuracy")
+    if shown:
+        page.screenshot(path=f"{shown}/compare.png", full_page=True)
+    page.goto(page.url.split("#")[0] + f"#/run/{run}")
+    page.on("dialog", lambda dialog: dialog.accept())
+    page.click("#delete")
+    page.wait_for_selector("h1:text-is('Runs')")
+    page.fill("#search", run)
+    page.wait_for_selector("text=No run has such a name or tag")

@@ -18,14 +18,31 @@ def data(tmp_path_factory) -> Path:
     split_dataset("breast_cancer", PARTIES, directory / "cancer", standardise=True)
     split_dataset("digits", PARTIES, directory / "few", limit=100)
     split_dataset("digits", PARTIES, directory / "other", limit=100, seed=9)
+    write_long_ids(directory / "long")
     broken = directory / "broken.csv"
     broken.write_text("id,a,b\n1,0.5,not-a-number-4711\n2,1,2\n")
     return directory
 
 
+def write_long_ids(folder: Path) -> None:
+    """Rows that no message can name together: long ids are as heavy as many ids, and quicker."""
+    import numpy as np
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    folder.mkdir()
+    rows = 24_000
+    ids = [f"{'customer-of-the-northern-branch-' * 6}{row:07d}" for row in range(rows)]
+    drawn = np.random.default_rng(3).normal(size=(rows, len(PARTIES)))
+    for party, column in zip(PARTIES, drawn.T, strict=True):
+        pq.write_table(pa.table({"id": ids, "value": column}), folder / f"{party}.parquet")
+    labels = (drawn.sum(axis=1) > 0).astype(int)
+    pq.write_table(pa.table({"id": ids, "label": labels}), folder / "labels.parquet")
+
+
 def tables_of(data: Path, party: str) -> dict[str, dict[str, str]]:
     """A party's tables; `uneven` and `unlike` do not fit together across parties."""
-    found = {name: {"path": str(data / name / f"{party}.parquet")} for name in ("digits", "cancer", "few")}
+    found = {name: {"path": str(data / name / f"{party}.parquet")} for name in ("digits", "cancer", "few", "long")}
     found["uneven"] = found["few"] if party == "shop" else found["digits"]
     found["unlike"] = {"path": str(data / ("other" if party == "shop" else "few") / f"{party}.parquet")}
     found["broken"] = {"path": str(data / "broken.csv")}
@@ -38,7 +55,8 @@ def federation(data, tmp_path_factory):
     """The running federation. Tests may kill and restart its processes, and leave it whole."""
     many = {"epsilon": 1e5}  # of all tests together
     labels = {
-        name: {"path": str(data / name / "labels.parquet"), "budget": many} for name in ("digits", "cancer", "few")
+        name: {"path": str(data / name / "labels.parquet"), "budget": many}
+        for name in ("digits", "cancer", "few", "long")
     }
     labels |= dict.fromkeys(("uneven", "broken", "absent"), labels["digits"]) | {"unlike": labels["few"]}
     local = LocalFederation(
@@ -46,7 +64,8 @@ def federation(data, tmp_path_factory):
         {party: tables_of(data, party) for party in PARTIES},
         labels,
         policy={
-            "tables": ["digits", "cancer", "few", "uneven", "unlike", "broken", "absent"],
+            "tables": ["digits", "cancer", "few", "long", "uneven", "unlike", "broken", "absent"],
+            "predictions": {"rows_per_day": 100_000},
             "free_columns": True,
         },
     )

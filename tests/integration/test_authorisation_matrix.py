@@ -67,6 +67,7 @@ EXPECTED: dict[str, Any] = {
     "RunService/CancelRun": {"client": NO_RUN},
     "RunService/ResumeRun": {"client": NO_RUN},
     "RunService/DeleteRun": {"client": NO_RUN},
+    "RunService/TagRun": {"client": NO_RUN},
     "RunService/PruneRuns": {"client": INVALID},
     "RunService/Predict": {"client": NO_RUN},
     "RunService/ListParties": {"client": OK},

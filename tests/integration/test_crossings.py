@@ -15,6 +15,17 @@ MAYBE = {"party.v1.OpenSessionResponse.warnings"}
 """Leaves only if there is something to warn of."""
 ELSEWHERE = {"coordinator.v1.SlopesQuestion.opened_theta", "asysqn.v1.Slopes.derivative"}
 """Crosses on a call of the coordinator's service, which the watched party does not serve."""
+
+
+def one_release(algorithm, mechanism, **train):
+    """A run that reads labels once, if at all."""
+    return {
+        "table": "cancer",
+        "train": {"algorithm": algorithm, **train},
+        "privacy": {"labels": {"mechanism": mechanism, "epsilon": 3}},
+    }
+
+
 RUNS = {
     name: CASES[name]
     for name in (
@@ -32,6 +43,11 @@ RUNS = {
         "pairwise", {"mechanism": "once", "epsilon": 3}, steps=40, labels_at="coordinator"
     ),
     "asysqn, asynchronous, two trees": _asysqn("two_tree", None, steps=40),
+    "glm, off": one_release("glm", "off", family="linear"),
+    "glm, ridge, once": one_release("glm", "once", penalty={"strength": 0.1}),
+    "glm, elastic net": one_release("glm", "off", penalty={"strength": 0.1, "l1_ratio": 0.5}),
+    "explore": one_release("explore", "off"),
+    "explore, against the label, once": one_release("explore", "once", against_label=True),
 }
 
 
@@ -45,7 +61,10 @@ def watched(tmp_path_factory):
         folder / "federation",
         {name: tables_of(folder / "data", name) for name in PARTIES},
         labels_of(folder / "data"),
-        policy={"algorithms": ["bambi", "fedbio", "asysqn", "hgp", "ldp_dsbo"], "epsilon_budget": 1e6},
+        policy={
+            "algorithms": ["bambi", "fedbio", "asysqn", "hgp", "ldp_dsbo", "glm", "explore"],
+            "epsilon_budget": 1e6,
+        },
         modules=dict.fromkeys(PARTIES, "tests.integration.field_recording_party"),
         ready_seconds=240,
     )

@@ -36,8 +36,19 @@ def start(out: Path, marker: str, *options: str) -> subprocess.Popen[str]:
     command = [sys.executable, "-m", "parley", "demo", "--out", str(out), *options]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PARLEY_DEMO_MARKER": marker}
     return subprocess.Popen(
-        command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        command,
+        cwd=ROOT,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        preexec_fn=heed_interrupts,
     )
+
+
+def heed_interrupts() -> None:
+    """As at a terminal: whoever runs the tests in the background has told them, and their children, to ignore it."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 needs_proc = pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="counts processes in /proc")

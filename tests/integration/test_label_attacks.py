@@ -28,6 +28,7 @@ from parley.client import RequestRefused
 from parley.local import LocalFederation
 from parley.numerics.losses import Softmax
 from parley.privacy.label_mechanisms import choose_mechanism
+from parley.privacy.target_bins import BinnedTargets, Bins
 
 RECORDS, CLASSES = 4000, 10
 KNOWN = 400
@@ -54,12 +55,14 @@ def eavesdropping(tmp_path_factory, truth):
         table = {"id": ids} | {f"{name}{i}": rng.standard_normal(RECORDS) for i in range(3)}
         pyarrow.parquet.write_table(pa.table(table), directory / f"{name}.parquet")
     pyarrow.parquet.write_table(pa.table({"id": ids, "label": truth}), directory / "labels.parquet")
+    # a regression's labels: the classes once more, as points of a range
+    pyarrow.parquet.write_table(pa.table({"id": ids, "label": truth / (CLASSES - 1)}), directory / "numbers.parquet")
     recording = directory / "recording"
     recording.mkdir()
     federation = LocalFederation(
         directory,
         {name: {"train": {"path": directory / f"{name}.parquet"}} for name in ("bob", "eve")},
-        {"train": {"path": directory / "labels.parquet"}},
+        {"train": {"path": directory / "labels.parquet"}, "numbers": {"path": directory / "numbers.parquet"}},
         modules={"eve": "tests.integration.recording_party"},
     )
     with pytest.MonkeyPatch.context() as patch:
@@ -74,16 +77,15 @@ def account(eavesdropping):
     _, recording = eavesdropping
     config = recording.parent / "coordinator.yaml"
 
-    def read():
+    def read(name="train"):
         command = [sys.executable, "-m", "parley", "ledger", "datasets", "--config", str(config), "--json"]
         shown = subprocess.run(command, capture_output=True, text=True, check=True)
-        (found,) = json.loads(shown.stdout)["datasets"]
-        return found
+        return next(found for found in json.loads(shown.stdout)["datasets"] if found["data set"] == name)
 
     return read
 
 
-def released(eavesdropping, mechanism, epsilon, releases):
+def released(eavesdropping, mechanism, epsilon, releases, bins=None):
     """θ̃ of every record, as eve received it in a run with so many releases."""
     client, recording = eavesdropping
     for old in recording.glob("*.npy"):
@@ -101,9 +103,12 @@ def released(eavesdropping, mechanism, epsilon, releases):
         },
         "privacy": {"labels": {"mechanism": mechanism, "epsilon": epsilon}},
     }
+    if bins is not None:
+        content["labels"], content["train"]["loss"] = "numbers", "squared"
+        content["privacy"]["labels"] |= {"bins": bins} if mechanism == "once" else {}
     client.start(yaml.safe_dump(content)).result()
     received = np.stack([np.load(path)[0] for path in sorted(recording.glob("*.npy"))])
-    assert received.shape == (releases, RECORDS, CLASSES)
+    assert received.shape == (releases, RECORDS, CLASSES if bins is None else 1)
     return received * RECORDS
 
 
@@ -172,3 +177,21 @@ def test_labels_that_changed_after_they_were_released_are_refused(eavesdropping,
         path.write_bytes(original)
     assert not list(recording.glob("*.npy"))
     assert account() == before
+
+
+def test_numbers_on_bins_are_guessed_no_better_than_their_epsilon_allows(eavesdropping, truth, account):
+    """With h at zero a gradient is the target itself; labels are points of the range, so that nothing is rounded."""
+    epsilon, bins = 2.0, {"low": 0.0, "high": 1.0, "points": CLASSES}
+    seen = -np.concatenate([released(eavesdropping, "once", epsilon, 2, bins) for _ in range(2)])[:, :, 0]
+    assert (seen == seen[0]).all(), "the same noise in every release and run, to the last bit"
+    mechanism = BinnedTargets(epsilon, Bins(0.0, 1.0, CLASSES))
+    points = np.abs(seen[0][:, None] - mechanism.targets).argmin(axis=1)  # the likeliest label is the point that came
+    right, limit = float((points == truth).mean()), cap(epsilon, CLASSES)
+    assert abs(right - limit) <= margin(limit, RECORDS)  # the bound holds, and the noise is no larger than it must be
+    error = np.sqrt(mechanism.mean_variance() * 4 / RECORDS)
+    for label in range(CLASSES):  # unbiased for every label: what training averages
+        rows = truth == label
+        assert abs(seen[0][rows].mean() - label / (CLASSES - 1)) < 5 * error * np.sqrt(RECORDS / rows.sum())
+    assert account("numbers")["ε spent"] == pytest.approx(epsilon)
+    exact = -released(eavesdropping, "off", 1.0, 1, bins)[0, :, 0]
+    np.testing.assert_allclose(exact, truth / (CLASSES - 1), atol=1e-6)  # without it, every label

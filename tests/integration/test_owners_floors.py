@@ -25,6 +25,9 @@ from parley.attacks.sums import (
 )
 from parley.client import RequestRefused
 from parley.local import LocalFederation
+from parley.privacy.feature_noise import RowNoise
+from parley.privacy.noise import KeyedNoise
+from parley.services.party.row_noise import account_name
 
 ROWS, FEATURES, CLASSES = 60, 5, 4
 KEPT, OPEN = ("north", "south", "west"), ("open_north", "open_south", "open_west")
@@ -36,8 +39,10 @@ NO_FLOORS = {
     "minimum_batch": 1,
     "minimum_evaluation": 1,
     "aggregations": ["pairwise", "plain"],
+    "sums_per_row": "unbounded",
 }
 STEPS, STEP, DECAY = 16, 5.0, 1e-3
+NOISED = {"kind": "once", "epsilon": 6.0, "bound": 3.0}
 WIDE, NARROW = ["w0", "w1", "w2"], ["w0", "w1"]
 
 
@@ -50,16 +55,18 @@ def records_of(party: int) -> tuple[np.ndarray, np.ndarray]:
     return generator.standard_normal((ROWS, FEATURES)), generator.integers(0, CLASSES, ROWS)
 
 
-def write_tables(directory, party: int) -> dict[str, dict[str, str]]:
-    """Columns of everybody's rows (`train`), and rows of one's own (`records`)."""
+def write_tables(directory, party: int, more: int = 0) -> dict[str, dict[str, str]]:
+    """Columns of everybody's rows (`train`, with some more), and rows of one's own (`records`)."""
     ids = [f"r{i:03d}" for i in range(ROWS)]
     features = {f"{'nsw'[party]}{j}": column for j, column in enumerate(columns_of(party).T)}
-    pa.parquet.write_table(pa.table({"id": ids, **features}), directory / f"columns{party}.parquet")
+    features |= {f"more{j}": column for j, column in enumerate(np.random.default_rng(7).random((more, ROWS)))}
+    path = directory / f"columns{party}-{more}.parquet"
+    pa.parquet.write_table(pa.table({"id": ids, **features}), path)
     rows, labels = records_of(party)
     own = {"id": ids, **{f"f{j}": column for j, column in enumerate(rows.T)}, "label": labels}
     pa.parquet.write_table(pa.table(own), directory / f"records{party}.parquet")
     return {
-        "train": {"path": directory / f"columns{party}.parquet"},
+        "train": {"path": path},
         "records": {"path": directory / f"records{party}.parquet", "label": "label"},
     }
 
@@ -68,6 +75,8 @@ def write_tables(directory, party: int) -> dict[str, dict[str, str]]:
 def federation(tmp_path_factory):
     directory = tmp_path_factory.mktemp("floors")
     tables = {name: write_tables(directory, m % 3) for m, name in enumerate((*KEPT, *OPEN))}
+    tables["north"] = write_tables(directory, 0, more=10)
+    tables["strict"] = tables["west"]
     labels = np.random.default_rng(3).integers(0, 2, ROWS)
     table = pa.table({"id": [f"r{i:03d}" for i in range(ROWS)], "label": labels})
     pa.parquet.write_table(table, directory / "labels.parquet")
@@ -80,7 +89,9 @@ def federation(tmp_path_factory):
             tables,
             {"train": {"path": directory / "labels.parquet"}},
             policy={"minimum_parties": 3, "differencing": "refuse"},
-            policies=dict.fromkeys(OPEN, NO_FLOORS) | {"west": {"views": views}, "south": {"sums_per_row": 12}},
+            policies=dict.fromkeys(OPEN, NO_FLOORS)
+            | {"west": {"views": views}, "south": {"sums_per_row": 12}, "north": {"sums_per_row": "columns"}}
+            | {"strict": {"features": {"required": True}}},
             modules={"coordinator": "tests.integration.recording_coordinator"},
         )
         with local:
@@ -169,7 +180,7 @@ def test_two_runs_that_differ_by_a_column_give_it_away(client, seen):
     wide = watched(client, seen, linear(choosing(OPEN, columns=WIDE)))
     column, secret = difference_of_grams(solve_gram(wide), solve_gram(narrow)), columns_of(2)[:, 2]
     assert abs(np.corrcoef(column, secret)[0, 1]) > 0.999
-    assert min(np.abs(column - secret).max(), np.abs(column + secret).max()) < 1e-6
+    assert min(np.abs(column - secret).max(), np.abs(column + secret).max()) < 1e-5
 
 
 def test_an_owner_lets_no_two_runs_differ_by_a_column(client, seen):
@@ -195,9 +206,72 @@ def test_a_guessed_column_is_confirmed_by_as_many_sums_as_there_are_columns(clie
     assert column_projection(run, wrong) > 1e-2
 
 
+def noised_columns(federation, party: int, width: int) -> np.ndarray:
+    """A party's rows under its own noise, as nobody else can compute them."""
+    key = (federation.directory / "state" / OPEN[party] / "ldp-noise.key").read_bytes()
+    mechanism = RowNoise(NOISED["epsilon"], 1e-6, NOISED["bound"])
+    rows, names = columns_of(party)[:, :width], [f"{'nsw'[party]}{j}" for j in range(width)]
+    ids = [f"r{i:03d}" for i in range(ROWS)]
+    return mechanism.noised(KeyedNoise(key), account_name("train"), ids, names, rows).values
+
+
+def test_of_noised_rows_the_column_attacks_find_the_noised_column_at_most(client, seen, federation):
+    """Rows 1 and 2 of the audit: a guess is confirmed by projection, and two runs are subtracted."""
+    privacy = {"features": NOISED}
+    runs = {
+        2: watched(client, seen, linear(choosing(OPEN, columns=NARROW), privacy=privacy)),
+        3: watched(client, seen, linear(choosing(OPEN, columns=WIDE), privacy=privacy)),
+    }
+    secret, sigma = columns_of(2)[:, 2], RowNoise(NOISED["epsilon"], 1e-6, NOISED["bound"]).sigma(3)
+    noised = noised_columns(federation, 2, 3)[:, 2]
+    assert column_projection(runs[3], noised) < 1e-6  # it is what the sums are made of, and all that they are
+    wrong = secret.copy()
+    wrong[0] += 1.0
+    true, false = (column_projection(runs[3], guess) for guess in (secret, wrong))
+    assert min(true, false) > 0.5
+    assert abs(true - false) < 0.1
+    column = difference_of_grams(solve_gram(runs[3]), solve_gram(runs[2]))
+    found, most = abs(np.corrcoef(column, secret)[0, 1]), 1 / np.sqrt(1 + sigma**2 / 2)  # two draws of each row
+    assert found < most + 3 / np.sqrt(ROWS)
+
+
+def test_noised_rows_are_paid_for_once_and_another_epsilon_is_refused_when_the_budget_is_spent(client, federation):
+    for seed in range(2):
+        client.start(linear(OPEN, seed=seed, privacy={"features": NOISED})).result()
+    command = [sys.executable, "-m", "parley", "ledger", "datasets", "--json", "--config"]
+    config = str(federation.directory / "open_south.yaml")
+    (south,) = json.loads(subprocess.run([*command, config], capture_output=True, check=True).stdout)["datasets"]
+    assert (south["data set"], south["records"], south["chain"]) == ("features/train", ROWS, "whole")
+    assert south["ε spent"] == pytest.approx(NOISED["epsilon"], rel=1e-6)
+    assert south["without noise"]  # the exact runs before
+    with pytest.raises(RequestRefused, match=r"BUDGET_EXHAUSTED.*features/train.*past its budget of 10"):
+        client.start(linear(OPEN, privacy={"features": NOISED | {"epsilon": 9.5}}))
+
+
+def test_an_owner_demands_noise_on_rows(client, seen):
+    few = {"train": yaml.safe_load(linear(KEPT))["train"] | {"lower": {"solver": "sgd", "warmup_steps": 2}}}
+    parties = [*OPEN[:2], "strict"]
+    with pytest.raises(RequestRefused, match=r"strict's policy refuses.*`features.required` is on"):
+        client.start(linear(parties, seed=41, **few))
+    assert not seen("sum")
+    assert client.start(linear(parties, seed=41, privacy={"features": NOISED}, **few)).result() is not None
+
+
 def test_an_owner_bounds_the_sums_of_a_row(client, seen):
     with pytest.raises(RequestRefused, match=r"sums_per_row.*12|needs about"):
         client.start(linear(choosing(KEPT, view="narrow"), seed=1))
+    assert not seen("sum")
+
+
+def test_by_default_a_party_gives_fewer_sums_than_tell_its_columns(client, seen):
+    """12 columns at north and two values of a row in each sum: six sums would do."""
+
+    def steps(count: int) -> str:
+        train = yaml.safe_load(linear(KEPT))["train"] | {"lower": {"solver": "sgd", "warmup_steps": count}}
+        return linear(choosing(KEPT, view="narrow"), seed=30 + count, train=train)
+
+    with pytest.raises(RequestRefused, match=r"north.*`sums_per_row` is columns, which is 5 here"):
+        client.start(steps(11)).result()
     assert not seen("sum")
 
 
@@ -216,6 +290,21 @@ def test_sums_with_and_without_a_party_give_its_addend_away(client, seen):
     client.start(averages(OPEN, privacy={"aggregation": {"kind": "plain"}})).result()
     secret = seen("clear-2")[0]
     assert np.abs(difference_of_runs(whole, rest) - secret).max() < 1e-9
+
+
+def test_averages_with_a_bound_for_each_record_are_paid_for_and_refused_past_the_budget(client, federation):
+    train = yaml.safe_load(averages(OPEN))["train"]
+    records = {"epsilon": 5, "noise": 4, "honest": 3}
+    run = client.start(averages(OPEN, seed=61, train=train | {"rounds": 3, "record_privacy": records}))
+    run.result()
+    command = [sys.executable, "-m", "parley", "ledger", "datasets", "--json", "--config"]
+    shown = subprocess.run([*command, str(federation.directory / "open_west.yaml")], capture_output=True, check=True)
+    found = {each["data set"]: each for each in json.loads(shown.stdout)["datasets"]}["features/records"]
+    assert (found["records"], found["chain"]) == (ROWS, "whole")
+    assert 0 < found["ε spent"] < 5
+    greedy = records | {"epsilon": 16, "noise": 0.5}
+    with pytest.raises(RequestRefused, match=r"BUDGET_EXHAUSTED"):
+        client.start(averages(OPEN, seed=62, train=train | {"rounds": 3, "record_privacy": greedy}))
 
 
 def test_an_owner_lets_no_two_runs_differ_by_a_party(client, seen, federation):

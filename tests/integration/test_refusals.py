@@ -38,7 +38,7 @@ SPECS = {
         "SPEC_INVALID",
         "three parties",
     ),
-    "private regression": (spec(train__loss="squared"), "SPEC_INVALID", "label privacy covers classes"),
+    "private regression": (spec(train__loss="squared"), "SPEC_INVALID", "bins of a declared range"),
     "party twice": (spec(parties=["bank", "bank"]), "SPEC_INVALID", "listed twice"),
     "unknown party": (spec(parties=["bank", "nobody"]), "PARTY_UNKNOWN", "nobody is not in .* address book"),
     "plain where it is not allowed": (spec(privacy__aggregation={"kind": "plain"}), "POLICY_REFUSED", "bank.*plain"),

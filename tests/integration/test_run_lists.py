@@ -154,6 +154,28 @@ def test_watching_runs_that_are_not_there_leaves_nothing_behind(local, stub):
     assert (local.directory / "coordinator.log").stat().st_size < 1_000_000
 
 
+def test_runs_are_tagged_sorted_and_compared_from_the_command_line(local, client):
+    options = ["--address", local.addresses["coordinator"], "--identity", str(local.identity("client"))]
+    tag = CliRunner().invoke(app, ["run", "tag", "old-00004", "baseline", "v1.0", *options])
+    assert tag.stdout == "old-00004: baseline, v1.0\n", tag.output
+    client.run("old-00008").tag("baseline")
+    assert [run.run_id for run in client.runs(tag="baseline")] == ["old-00008", "old-00004"]
+    assert client.runs(tag="base") == [], "a tag is found whole"
+    assert [run.run_id for run in client.runs(name="v1.0")] == ["old-00004"]
+    listed = CliRunner().invoke(app, ["run", "list", "--tag", "baseline", "--sort", "run_id", "--json", *options])
+    assert [row["run_id"] for row in json.loads(listed.stdout)] == ["old-00008", "old-00004"]
+    unknown = CliRunner().invoke(app, ["run", "list", "--tag", "baseline", "--sort", "nonsense", *options])
+    assert unknown.exit_code == 1
+    compared = CliRunner().invoke(app, ["run", "compare", "old-00004", "old-00008", "--json", *options])
+    assert json.loads(compared.stdout)["settings"] == {}
+    off = CliRunner().invoke(app, ["run", "tag", "old-00004", "--remove", "baseline", "--remove", "v1.0", *options])
+    assert off.stdout == "old-00004: no tags\n"
+    with pytest.raises(RequestRefused, match="is no tag"):
+        client.run("old-00004").tag("not a word")
+    with pytest.raises(RequestRefused, match="32"):
+        client.run("old-00004").tag(*(f"t{number}" for number in range(33)))
+
+
 def test_an_ended_run_is_deleted_and_its_ledger_stays(local, client):
     assert client.run("old-00000").ledger().report.largest_count == 1
     result = command(local, "delete", "old-00000", "old-00001")

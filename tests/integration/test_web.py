@@ -310,3 +310,36 @@ def test_no_private_value_is_logged_counted_or_shown(page, watched):
         assert any("DATA_INVALID" in line["message"] and "line 2" in line["message"] for line in lines), (
             "its owner is still told where to look"
         )
+
+
+def test_runs_are_searched_tagged_compared_predicted_with_and_deleted(page):
+    first, second = start(page, spec(seed=1)).json()["run_id"], start(page, spec(seed=2)).json()["run_id"]
+    for run in (first, second):
+        until_ended(page, run)
+    tagged = page.post(f"/api/runs/{first}/tags", json={"add": "baseline v1", "remove": ""}, headers=CHANGE).json()
+    assert tagged["tags"] == ["baseline", "v1"]
+    assert [run["run_id"] for run in page.get("/api/runs?search=baseline").json()["runs"]] == [first]
+    page.post(f"/api/runs/{first}/tags", json={"add": "", "remove": "baseline"}, headers=CHANGE)
+    assert page.get("/api/runs?search=baseline").json()["runs"] == []
+    wrong = page.post(f"/api/runs/{first}/tags", json={"add": "two%words", "remove": ""}, headers=CHANGE)
+    assert (wrong.status_code, wrong.json()["reason"]) == (400, "MESSAGE_INVALID")
+
+    compared = page.get("/api/compare", params={"run": [first, second]}).json()
+    assert compared["settings"] == {"seed": [1, 2]}
+    assert [run["run_id"] for run in compared["runs"]] == [first, second]
+
+    predicted = page.post(f"/api/runs/{first}/predict", json={"table": "", "ids": "r7, r3\nr5"}, headers=CHANGE).json()
+    assert predicted["ids"] == ["r7", "r3", "r5"]
+    assert sorted(predicted["classes"]) == ["other-class", LABEL]
+    assert [len(row) for row in predicted["scores"]] == [1, 1, 1]
+
+    assert page.post(f"/api/runs/{first}/delete", json={}).status_code == 403, "not without the page's own header"
+    assert page.post(f"/api/runs/{first}/delete", json={}, headers=CHANGE).json() == {}
+    assert page.get(f"/api/runs/{first}").status_code == 404
+
+
+def test_a_check_on_the_page_foretells_what_the_run_sends(page):
+    found = page.post("/api/check", json={"spec": spec()}, headers=CHANGE).json()
+    assert found["problems"] == []
+    assert found["forecast"]["rounds"] > 0
+    assert page.post("/api/check", json={"spec": "name: x"}, headers=CHANGE).json()["forecast"] is None

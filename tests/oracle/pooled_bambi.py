@@ -35,7 +35,7 @@ class Pooled:
         return 0.5 * (h - target).square().sum(dim=1).mean()
 
     def penalty(self, x, y):
-        if self.settings.problem == "hyper_representation":
+        if self.settings.problem != "hyper_parameters":
             return sum(self.settings.regularisation * block.square().sum() for block in y)
         return sum((torch.exp(c).unsqueeze(-1) * block.square()).sum() for c, block in zip(x, y, strict=True))
 

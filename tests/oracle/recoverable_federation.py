@@ -16,6 +16,7 @@ from parley.coordinator.fedbio.program import program as program_of
 from parley.party.fedbio.role import ALGORITHM
 from parley.party.roles import Opened
 from parley.privacy.aggregation import SumOpening
+from parley.privacy.dataset_ledger import DatasetTerms
 from parley.privacy.session_keys import sign_key
 from parley.protocols.fedbio.codec import PROTOCOL
 from parley.services.coordinator.fleet import PartyLost
@@ -24,11 +25,13 @@ from parley.services.party.checkpoints import Store
 from parley.services.party.config import TableConfig
 from parley.services.party.peers import PeerLinks
 from parley.services.party.read_digests import DigestingTables
+from parley.services.party.row_noise import RowProtection
 from parley.services.party.sessions import Session
 from parley.services.party.signed_keys import Vouched
 from parley.services.party.tables import TableStore
 from parley.services.wire.certificates import create_authority, issue, load_identity
 from parley.services.wire.routes import Routes
+from parley.simulation.runs import scratch_privacy
 from parley.spec.parsing import parse_spec
 
 NAMES = ("a", "b", "c", "d", "e")
@@ -128,7 +131,8 @@ async def federation(directory, text=SPEC, pins=None, **options):
         sessions = []
         for index, name in enumerate(NAMES):
             store = tables_of(directory, name)
-            reads = DigestingTables(store, store.load("records"))
+            rows = RowProtection(spec.privacy.features, "run-1", NAMES, scratch_privacy, DatasetTerms())
+            reads = DigestingTables(store, store.load("records"), rows)
             opened = Opened(spec, index, "run-1", "s-1", store.load("records"), reads)
             kept = Store(directory / f"state-{name}")
             sessions.append(Session(opened, "hub", ALGORITHM, kept, worker, reads, pins=pins or {}))

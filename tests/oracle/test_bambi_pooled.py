@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-import parley.coordinator.bambi.rounds as coordinator_bambi
+import parley.coordinator.bambi.problem as coordinator_bambi
 import parley.party.bambi.steps as party_bambi
 from parley.coordinator.bambi.program import BambiProgram
 from parley.numerics.losses import Softmax, Squared
@@ -113,10 +113,10 @@ def settings_for(mode, problem="hyper_representation", **changes):
             "solver": "newton" if mode == "implicit" else "sgd",
             "steps": 12 if mode == "implicit" else 5,
             "batch": None,
-            "optimiser": {"step": 0.3},
+            "optimiser": {"step": 0.5 if mode == "implicit" else 0.3},
         },
         "zeroth_order": {"directions": 3, "smoothing": 1e-4, "jacobian_clip": None},
-        "implicit": {"rounds": 30, "newton_rounds": 30, "tolerance": 1e-14},
+        "implicit": {"rounds": 30, "newton_rounds": 30, "tolerance": 1e-14, "adjoint_clip": None},
     }
     for key, value in changes.items():
         base[key] = {**base[key], **value} if isinstance(value, dict) else value

@@ -13,6 +13,8 @@ from parley.privacy.accounting import (
     RELEASES,
     RENYI,
     Composed,
+    GaussianRelease,
+    GaussianSum,
     LaplaceLabels,
     PureRelease,
     RandomisedResponse,
@@ -29,6 +31,8 @@ releases = {
     RandomisedResponse: st.builds(RandomisedResponse, epsilons, classes),
     UnaryEncoding: st.builds(UnaryEncoding, epsilons, classes),
     LaplaceLabels: st.builds(LaplaceLabels, epsilons, classes),
+    GaussianRelease: st.builds(GaussianRelease, st.floats(0.01, 2.0), st.sampled_from([0.0, 1e-12])),
+    GaussianSum: st.builds(GaussianSum, st.floats(0.01, 2.0), st.sampled_from([0.0, 1e-12])),
     Unprotected: st.builds(Unprotected),
 }
 events = st.recursive(

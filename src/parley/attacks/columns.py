@@ -4,24 +4,31 @@ While embeddings are linear in the features, every sum over the same rows lies i
 Once as many sums as there are columns have opened, a guessed column is confirmed, or excluded, by its distance to it.
 """
 
+import math
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.special import ndtr
 
-from parley.attacks.findings import Finding, unbounded
+from parley.attacks.findings import Finding, bounded, unbounded
 from parley.attacks.stand_in import StandIn
 from parley.attacks.tapes import Array, Tape, rehearse
 from parley.numerics.streams import stream
+from parley.privacy.feature_noise import RowNoise
 from parley.protocols.asysqn.batches import watched_rows
 from parley.protocols.asysqn.settings import AsysqnSpec
 from parley.protocols.bambi.batches import lower_rows
 from parley.protocols.bambi.settings import BambiSpec
+from parley.protocols.glm.settings import GlmSpec
 from parley.spec.rows import divide
 
 PROJECTION, DIFFERENCING = "column confirmed by projection", "column from two runs"
-REMEDY = "have the parties' owners set `sums_per_row` in their policies below the number of columns"
+REMEDY = (
+    "write `privacy: {features: {kind: once, …}}`, or have the parties' owners leave `sums_per_row` in their "
+    "policies at `columns`"
+)
 
 
 def sums_over_rows(subject: StandIn, tape: Tape) -> tuple[NDArray[np.int64], Array] | None:
@@ -45,6 +52,9 @@ def sums_over_rows(subject: StandIn, tape: Tape) -> tuple[NDArray[np.int64], Arr
         watched = watched_rows(subject.spec.seed, rows.trained, subject.spec.train.watch_rows)
         looks = [total[: len(watched)] for _, total in tape.asked("Evaluate")]
         return (watched, np.stack(looks, axis=1)) if looks else None
+    if isinstance(subject.spec.train, GlmSpec):
+        parts = [total.reshape(current.count, -1) for current, total in tape.rounds if current.phase == "design"]
+        return rows.trained, np.concatenate(parts)
     return None
 
 
@@ -62,7 +72,30 @@ def confirm_columns(subject: StandIn) -> list[Finding]:
     if seen is None:
         return []
     rows, sums = seen
-    return [confirmed(sums, subject.features[subject.spec.parties[-1].name][rows])]
+    columns, settings = subject.features[subject.spec.parties[-1].name][rows], subject.spec.privacy.features
+    if settings.kind == "once":
+        return [told_apart(sums, columns, RowNoise(settings.epsilon, settings.delta, settings.bound))]
+    return [confirmed(sums, columns)]
+
+
+def told_apart(sums: Array, columns: Array, noise: RowNoise) -> Finding:
+    """Of noised rows: tell a row's true value from another row's, by how far the column lies from the sums' span.
+
+    Whoever has the noised row itself tells two rows that are 2R apart with probability Φ(μ/2), and no others better.
+    """
+    columns = noise.clipped(columns)
+    basis, _ = np.linalg.qr(np.hstack([sums, np.ones((len(sums), 1))]))
+    right = []
+    for column in columns.T:
+        outside = column - basis @ (basis.T @ column)
+        apart = np.roll(column, 1) - column
+        # ‖P(column + d·e)‖² − ‖P column‖² for the projection P off the span: above 0 where the truth is closer
+        further = 2 * apart * outside + apart**2 * (1 - (basis**2).sum(axis=1))
+        right.append(float(np.mean(further[apart != 0] > 0)))
+    best, cap = max(right), float(ndtr(noise.event(columns.shape[1]).ratio / 2))
+    luck = 4 * 0.5 / math.sqrt(len(columns))  # of the best of a few columns, once in ten thousand times
+    told = f"{sums.shape[1]} sums over {len(sums)} rows; {best:.0%} of single values told from another row's"
+    return bounded(PROJECTION, "coordinator", told, best, min(1.0, cap + luck), f"ε = {noise.epsilon:g} of each row")
 
 
 def confirmed(sums: Array, columns: Array) -> Finding:
@@ -84,7 +117,7 @@ def confirmed(sums: Array, columns: Array) -> Finding:
 
 def difference_columns(subject: StandIn) -> list[Finding]:
     """Two runs of which the second leaves out one column: does the difference of what they span give it away?"""
-    if not isinstance(subject.spec.train, BambiSpec | AsysqnSpec):
+    if not isinstance(subject.spec.train, BambiSpec | AsysqnSpec | GlmSpec):
         return []
     entry = subject.spec.parties[-1]
     names = tuple(subject.columns[entry.name])
@@ -98,6 +131,13 @@ def difference_columns(subject: StandIn) -> list[Finding]:
     truth = subject.features[entry.name][rows, len(names) - 1]
     share = abs(float(np.corrcoef(guess, truth - _projected(second_seen[1], truth))[0, 1])) if guess.any() else 0.0
     told = f"the column that the second run left out, up to the others' span: correlation {share:.3f}"
+    settings = subject.spec.privacy.features
+    if settings.kind == "once":
+        noise = RowNoise(settings.epsilon, settings.delta, settings.bound)
+        spread = float(noise.clipped(subject.features[entry.name])[rows, len(names) - 1].var())
+        # two views are two draws: the mean of both is the most that is known of a value
+        most = math.sqrt(spread / (spread + noise.sigma(len(names) - 1) ** 2 / 2)) + 4 / math.sqrt(len(rows))
+        return [bounded(DIFFERENCING, "coordinator", told, share, min(1.0, most), f"ε = {noise.epsilon:g} of each row")]
     remedy = "have the parties' owners keep `differencing: refuse` and `free_columns: false` in their policies"
     return [unbounded(DIFFERENCING, "coordinator", told, share, 0.5, remedy)]
 

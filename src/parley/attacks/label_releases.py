@@ -78,7 +78,7 @@ def average_labels(subject: StandIn, runs: int = 20) -> list[Finding]:
     settings, classes = subject.spec.privacy.labels, subject.classes
     if settings.mechanism == "off":
         return []
-    mechanism = choose_mechanism(settings.mechanism, classes, settings.epsilon)
+    mechanism = choose_mechanism(settings.mechanism, classes, settings.epsilon, settings.kind)
     scores, released = np.zeros((subject.rows, classes)), np.zeros(subject.rows, dtype=bool)
     made, refused = 0, ""
     for number in range(runs):
@@ -131,7 +131,7 @@ def _shares(subject: StandIn, found: _Opened, targets: list[Any], truth: NDArray
     gradients = np.stack([loss.gradient(h, target) * len(truth) for h, target in pairs])
     settings = subject.spec.privacy.labels
     off = settings.mechanism == "off"
-    mechanism = None if off else choose_mechanism(settings.mechanism, subject.classes, settings.epsilon)
+    mechanism = None if off else choose_mechanism(settings.mechanism, subject.classes, settings.epsilon, settings.kind)
     known = int(KNOWN_SHARE * len(truth))
     view = View(gradients, logits, mechanism, loss, truth[:known])
     return {

@@ -67,7 +67,7 @@ def _labels(folder: Path) -> Finding:
         share = float((noisy[0].argmax(axis=1) == truth).mean())
         told = f"{share:.0%} of {len(truth)} labels right"
         return unbounded("label inference", "party", told, share, 1 / classes, "set privacy.labels")
-    mechanism = choose_mechanism(settings.mechanism, classes, settings.epsilon)
+    mechanism = choose_mechanism(settings.mechanism, classes, settings.epsilon, settings.kind)
     distinct = [each for number, each in enumerate(noisy) if not any(np.array_equal(each, b) for b in noisy[:number])]
     scores = np.sum([log_likelihoods(mechanism, each) for each in distinct], axis=0)
     share = float((scores.argmax(axis=1) == truth).mean())

@@ -94,9 +94,10 @@ def stand_in(spec: RunSpec, folder: Path, rows: int = ROWS, seed: int = 0) -> St
             _write(folder / f"{entry.name}-{table}.parquet", own)
     names = _class_names(spec, classes)
     real = getattr(spec.train, "loss", "") in ("squared", "ridge")
+    least = 1.0 if getattr(spec.train, "family", "") == "gamma" else 0.0  # which has positive numbers only
     _write(
         folder / "labels.parquet",
-        {"id": _ids(rows), "label": truth.astype(float) if real else [names[code] for code in truth]},
+        {"id": _ids(rows), "label": truth + least if real else [names[code] for code in truth]},
     )
     return StandIn(short, folder, rows, classes, features, truth, columns)
 

@@ -1,4 +1,4 @@
-"""`parley run coefficients`: what a run that tunes regularisation has found, by party and column."""
+"""`parley run coefficients`: what a run has found, by party and column: tuned coefficients, or a linear model's."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -12,6 +12,7 @@ from parley.display import print_json, show
 
 if TYPE_CHECKING:
     from parley.client import TunedCoefficients
+    from parley.privacy.coefficients import Coefficient
 
 WHOLE = "all columns"
 
@@ -29,14 +30,15 @@ def coefficients(
     ] = None,
     json: Json = False,
 ) -> None:
-    """Show the regularisation coefficients that a run has tuned, by party and column.
+    """Show the coefficients that a run has found, by party and column: of a linear model, or of tuned penalties.
 
     Parties tell as much as their policies share. A party's owner reads all of its own with --config.
 
     Example: [bold]parley run coefficients cancer-1a2b3c4d[/bold]
     """
     if config is not None:
-        rows = _own(run, config)
+        party, found = own_coefficients(run, config)
+        rows = [_row(party, one.column or WHOLE, one.value, **_inference(one)) for one in found if not one.figure]
     elif address is None or identity is None:
         raise typer.BadParameter("say whom to ask: --address and --identity, or --config at a party")
     else:
@@ -46,7 +48,10 @@ def coefficients(
         print_json(rows)
         return
     if not rows:
-        raise Refused(f"{run} tunes no coefficients, or has not finished: they belong to `problem: hyper_parameters`")
+        raise Refused(
+            f"{run} has no coefficients to show, or has not finished: they belong to linear models (`algorithm: glm`) "
+            "and to `problem: hyper_parameters`"
+        )
     show_coefficients(rows)
 
 
@@ -55,21 +60,22 @@ def coefficient_rows(found: Mapping[str, "TunedCoefficients"]) -> list[dict[str,
     rows: list[dict[str, Any]] = []
     for party, tuned in found.items():
         values = ({WHOLE: tuned.whole} if tuned.whole is not None else {}) | tuned.columns
-        rows += [_row(party, column, value) for column, value in values.items()]
+        rows += [_row(party, column, value, **tuned.inference.get(column, {})) for column, value in values.items()]
         if tuned.kept:
-            rows.append(_row(party, "", None, tuned.kept))
+            rows.append(_row(party, "", None, kept=tuned.kept))
     return rows
 
 
 def show_coefficients(rows: list[dict[str, Any]]) -> None:
     """Print them as a table; nothing if there are none."""
     if rows:
-        kept = any(row["kept"] for row in rows)
-        shown = [row if kept else {name: value for name, value in row.items() if name != "kept"} for row in rows]
-        show(shown, as_json=False, title="Tuned coefficients")
+        used = {name for row in rows for name, value in row.items() if value not in ("", None)}
+        shown = [{name: value for name, value in row.items() if name in {*used, "coefficient"}} for row in rows]
+        show(shown, as_json=False, title="Coefficients")
 
 
-def _own(run: str, config: Path) -> list[dict[str, Any]]:
+def own_coefficients(run: str, config: Path) -> tuple[str, "list[Coefficient]"]:
+    """A party's name and all that a run has found there, read where it lies."""
     from parley.party.roles import CheckpointMissing
     from parley.services.party.checkpoints import ModelMissing, Store
     from parley.services.party.config import PartyConfig
@@ -78,11 +84,24 @@ def _own(run: str, config: Path) -> list[dict[str, Any]]:
 
     settings = load_config(config, PartyConfig)
     try:
-        found = coefficients_of(Store(settings.state), run, settings.policy.algorithms)
+        return settings.name, coefficients_of(Store(settings.state), run, settings.policy.algorithms)
     except (CheckpointMissing, ModelMissing) as error:
         raise Refused(str(error)) from None
-    return [_row(settings.name, one.column or WHOLE, one.value) for one in found]
 
 
-def _row(party: str, column: str, value: float | None, kept: str = "") -> dict[str, Any]:
-    return {"party": party, "column": column, "coefficient": value, "kept": kept}
+def _inference(one: "Coefficient") -> dict[str, float | None]:
+    return {"standard_error": one.standard_error, "p_value": one.p_value, "low": one.low, "high": one.high}
+
+
+def _row(  # one column of the table for each argument
+    party: str,
+    column: str,
+    value: float | None,
+    standard_error: float | None = None,
+    p_value: float | None = None,
+    low: float | None = None,
+    high: float | None = None,
+    kept: str = "",
+) -> dict[str, Any]:
+    known = {"standard_error": standard_error, "p_value": p_value, "low": low, "high": high}
+    return {"party": party, "column": column, "coefficient": value} | known | {"kept": kept}

@@ -58,7 +58,7 @@ def _floors(settings: "PartyConfig") -> dict[str, Any]:
     policy = settings.policy
     return {
         "runs_per_view": policy.runs_per_view,
-        "sums_per_row": policy.sums_per_row or "no bound",
+        "sums_per_row": policy.sums_per_row,
         "differencing": policy.differencing,
     }
 

@@ -130,10 +130,11 @@ def runs(
             }
             for run, budget in ledger.runs().items()
         ]
-    total = {"ε set aside": sum(each["ε set aside"] for each in listed)}
+        set_aside = ledger.allotted(but="")  # without noise on rows, which has a budget of its own (`datasets`)
     policy = getattr(settings, "policy", None)
+    total = {"ε set aside": sum(each["ε set aside"] for each in listed)}
     if policy is not None:
-        total["policy's epsilon_budget"] = policy.epsilon_budget
+        total = {"ε set aside": set_aside, "policy's epsilon_budget": policy.epsilon_budget}
     if json:
         print_json({"runs": listed, "total": total})
         return
@@ -146,12 +147,13 @@ def runs(
 
 @app.command()
 def datasets(
-    config: Annotated[Path, typer.Option(help="The configuration of the label holder.", metavar="CONFIG.YAML")],
+    config: Annotated[Path, typer.Option(help="The configuration of a party or a coordinator.", metavar="CONFIG.YAML")],
     json: Json = False,
 ) -> None:
     """Show what each data set has spent over all runs, what is left of its budget, and which run spent it.
 
-    Noise that is drawn once is paid for once: a run that draws it again stands here with 0.
+    At a coordinator these are tables of labels, at a party its own rows. Noise that is drawn once is paid for once: a
+    run that draws it again stands here with 0.
 
     Example: [bold]parley ledger datasets --config coordinator.yaml[/bold]
     """
@@ -176,8 +178,9 @@ def _dataset(ledger: Any, name: str, settings: Any) -> dict[str, Any]:
     """One line of `datasets`, under the terms of the table's configuration."""
     from parley.privacy.dataset_ledger import AccountBroken, DatasetTerms
 
-    tables = getattr(settings, "labels", {})
-    terms = tables[name].terms if name in tables else DatasetTerms()
+    tables, policy = getattr(settings, "labels", {}), getattr(settings, "policy", None)
+    labels = tables[name].terms if name in tables else DatasetTerms()
+    terms = labels if policy is None else policy.features.terms
     try:
         ledger.verify_account(name)
         chain = "whole"

@@ -9,12 +9,13 @@ from rich.markup import escape
 from rich.padding import Padding
 
 from parley.commands.coefficients import coefficient_rows, show_coefficients
-from parley.commands.options import Address, Coordinator, Identity, Json, RunId, dial
+from parley.commands.options import Address, AddressIfAny, Coordinator, Identity, IdentityIfAny, Json, RunId, dial
 from parley.commands.refusals import REFUSED, Refused
-from parley.display import console, finite, print_json, show, show_fields
+from parley.display import console, finite, print_json, show, show_fields, size
 
 if TYPE_CHECKING:
-    from parley.client import Run
+    from parley.client import Federation, Run
+    from parley.links import Link
 
 app = typer.Typer(no_args_is_help=True, help="Check, start and follow runs.")
 
@@ -22,17 +23,40 @@ States = Annotated[list[str] | None, typer.Option("--state", help="Only runs in 
 Spec = Annotated[Path, typer.Argument(help="The run's YAML file.", exists=True, dir_okay=False, metavar="SPEC")]
 
 
+LinkOption = Annotated[
+    str | None,
+    typer.Option(help="The coordinator's link, to foretell how long messages take.", metavar="100mbit,20ms"),
+]
+
+
 @app.command()
-def check(spec: Spec, json: Json = False) -> None:
+def check(
+    spec: Spec,
+    address: AddressIfAny = None,
+    identity: IdentityIfAny = None,
+    coordinator: Coordinator = "coordinator",
+    link: LinkOption = None,
+    json: Json = False,
+) -> None:
     """Find every mistake in a spec, with its line. Needs no coordinator.
 
-    Example: [bold]parley run check spec.yaml[/bold]
+    If one is named, it also foretells the rounds and bytes of the run, and with --link the time that they take.
+
+    Example: [bold]parley run check spec.yaml --link 100mbit,20ms[/bold]
     """
     from parley.spec.parsing import check_spec
 
+    measured = _link(link)
     problems = check_spec(spec.read_text())
+    foretold = {}
+    if not problems and address is not None and identity is not None:
+        with dial(address, identity, coordinator) as federation:
+            foretold = _foretold(federation, spec.read_text(), measured)
+    elif link is not None and not problems:
+        raise Refused("only a coordinator knows how many rows there are: name it with --address and --identity")
     if json:
-        print_json([{"field": p.field, "line": p.line, "message": p.message} for p in problems])
+        mistakes = [{"field": p.field, "line": p.line, "message": p.message} for p in problems]
+        print_json({"problems": mistakes, "forecast": foretold or None})
     for problem in problems if not json else ():
         place = f"{spec}:{problem.line}" if problem.line else str(spec)
         what = f"{problem.field}: {problem.message}" if problem.field else problem.message
@@ -41,6 +65,39 @@ def check(spec: Spec, json: Json = False) -> None:
         raise typer.Exit(REFUSED)
     if not json:
         typer.echo(f"{spec}: valid")
+        if foretold:
+            typer.echo(_sentence(foretold))
+
+
+def _link(text: str | None) -> "Link | None":
+    from parley.links import Link
+
+    try:
+        return None if text is None else Link.parse(text)
+    except ValueError as error:
+        raise typer.BadParameter(str(error), param_hint="--link") from None
+
+
+def _foretold(federation: "Federation", text: str, link: "Link | None") -> dict[str, Any]:
+    """What a run would send, or why nobody can tell."""
+    from parley.client import RequestRefused
+
+    try:
+        found = federation.foretell(text)
+    except RequestRefused as refused:
+        if refused.reason != "UNFORETOLD":
+            raise
+        return {"unforetold": refused.message}
+    seconds = {} if link is None else {"seconds": link.seconds(found)}
+    return {"rounds": found.rounds, "sent_bytes": found.sent_bytes, "received_bytes": found.received_bytes} | seconds
+
+
+def _sentence(foretold: dict[str, Any]) -> str:
+    if "unforetold" in foretold:
+        return f"no forecast: {foretold['unforetold']}"
+    crossing = size(foretold["sent_bytes"] + foretold["received_bytes"])
+    said = f"at most {foretold['rounds']} round trips and {crossing} over the coordinator's link"
+    return f"{said}, {foretold['seconds']:.4g} s of it for the messages" if "seconds" in foretold else said
 
 
 @app.command()
@@ -75,17 +132,20 @@ def start(
     coordinator: Coordinator = "coordinator",
     watch: Annotated[bool, typer.Option("--watch", help="Follow the run to its end.")] = False,
     request_id: Annotated[str | None, typer.Option(help="A retry with the same id starts no second run.")] = None,
+    link: LinkOption = None,
     json: Json = False,
 ) -> None:
-    """Start a run and print its id.
+    """Start a run and print its id. What it will send is told before, on the error output.
 
     Example: [bold]parley run start spec.yaml --watch[/bold]
     """
     from parley.spec.parsing import parse_spec
 
-    text = spec.read_text()
+    text, measured = spec.read_text(), _link(link)
     parse_spec(text)  # mistakes are found before anyone is called
     with dial(address, identity, coordinator) as federation:
+        if not json:
+            typer.echo(_sentence(_foretold(federation, text, measured)), err=True)
         run = federation.start(text, request_id)
         if watch:
             if not json:
@@ -117,19 +177,86 @@ def list_runs(
     limit: Annotated[int, typer.Option("--limit", "-n", help="Show so many; 0 shows all.", min=0)] = 100,
     state: States = None,
     algorithm: Annotated[str, typer.Option(help="Only runs of this algorithm.")] = "",
-    name: Annotated[str, typer.Option(help="Only runs whose id or name contains this.")] = "",
+    name: Annotated[str, typer.Option(help="Only runs whose id or name contains this, or that have this tag.")] = "",
+    tag: Annotated[str, typer.Option(help="Only runs with this tag.")] = "",
+    sort: Annotated[
+        str | None, typer.Option(help="Sort by a field or a metric, such as created or `test accuracy`; largest first.")
+    ] = None,
     json: Json = False,
 ) -> None:
     """List runs, newest first.
 
-    Example: [bold]parley run list --state failed --state cancelled -n 20[/bold]
+    Example: [bold]parley run list --tag baseline --sort "test accuracy" -n 20[/bold]
     """
     with dial(address, identity, coordinator) as federation:
-        found = federation.runs(limit or None, states=state or (), algorithm=algorithm, name=name)
+        found = federation.runs(limit or None, states=state or (), algorithm=algorithm, name=name, tag=tag)
         rows = [_row(run) for run in found]
+    if sort is not None:
+        rows = _sorted(rows, sort)
     if not json:
-        rows = [{key: row[key] for key in ("run_id", "state", "step", "steps", "created", "reason")} for row in rows]
+        keys = ("run_id", "state", "step", "steps", "created", "tags", "reason")
+        chosen = {} if sort is None or (rows and sort in rows[0]) else {sort: sort}
+        rows = [{key: row[key] for key in keys} | {name: row["metrics"].get(name) for name in chosen} for row in rows]
     show(rows, as_json=json, empty="There are no runs yet: parley run start spec.yaml")
+
+
+def _sorted(rows: list[dict[str, Any]], by: str) -> list[dict[str, Any]]:
+    """Rows by a field or a metric, the largest first; rows without it come last."""
+    if rows and by not in rows[0] and not any(by in row["metrics"] for row in rows):
+        known = sorted({name for row in rows for name in row["metrics"]})
+        raise Refused(f"no run has {by!r}: sort by {', '.join(rows[0])}, or a metric: {', '.join(known)}")
+    values = [row[by] if by in row else row["metrics"].get(by) for row in rows]
+    have = [(value, row) for value, row in zip(values, rows, strict=True) if value is not None]
+    lack = [row for value, row in zip(values, rows, strict=True) if value is None]
+    return [row for _, row in sorted(have, key=lambda pair: pair[0], reverse=True)] + lack
+
+
+@app.command()
+def tag(
+    run: RunId,
+    address: Address,
+    identity: Identity,
+    tags: Annotated[list[str] | None, typer.Argument(help="Tags to put on it.", metavar="TAG...")] = None,
+    remove: Annotated[list[str] | None, typer.Option(help="A tag to take off; may be given again.")] = None,
+    coordinator: Coordinator = "coordinator",
+) -> None:
+    """File a run under words of yours: [bold]parley run list --tag[/bold] and the web page find it by them.
+
+    Example: [bold]parley run tag digits-1a2b3c4d baseline --remove draft[/bold]
+    """
+    with dial(address, identity, coordinator) as federation:
+        found = federation.run(run).tag(*(tags or ()), remove=remove or ())
+    typer.echo(f"{run}: {', '.join(found.tags) or 'no tags'}")
+
+
+@app.command()
+def compare(
+    runs: Annotated[list[str], typer.Argument(help="Two runs or more, by their ids.", metavar="RUN...")],
+    address: Address,
+    identity: Identity,
+    coordinator: Coordinator = "coordinator",
+    json: Json = False,
+) -> None:
+    """Show runs side by side: where their specs differ, and what each has measured.
+
+    Example: [bold]parley run compare digits-1a2b3c4d digits-5e6f7a8b[/bold]
+    """
+    from parley.spec.comparison import differences
+
+    with dial(address, identity, coordinator) as federation:
+        found = [federation.run(run) for run in runs]
+    ids = [run.run_id for run in found]
+    settings = differences([run.message.spec_yaml for run in found])
+    names = dict.fromkeys(name for run in found for name in run.metrics)
+    metrics = {name: [run.metrics.get(name) for run in found] for name in names}
+    if json:
+        print_json({"runs": ids, "states": [run.state for run in found], "settings": settings, "metrics": metrics})
+        return
+    shown = {"state": [run.state for run in found], **settings, **metrics}
+    if len(set(ids)) < len(ids):
+        raise Refused("a run is named twice: name different ones")
+    rows = [{"": name, **dict(zip(ids, values, strict=True))} for name, values in shown.items()]
+    show(rows, as_json=False)
 
 
 @app.command()
@@ -289,4 +416,5 @@ def _row(run: "Run") -> dict[str, Any]:
         "created": message.created,
         "changed": message.changed,
         "attempt": message.attempt,
+        "tags": run.tags,
     }

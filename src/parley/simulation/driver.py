@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 from safetensors.torch import load, save
 
 from parley.coordinator.programs import KeepingProgram, Observer, PausingProgram, Program, Report, WireForm
+from parley.coordinator.stopping import EarlyStopping, is_evaluation
 from parley.numerics.arrays import Vector
 from parley.party.roles import Capabilities, Plan, Role
 from parley.privacy.release import OutcomeGate
@@ -20,6 +21,7 @@ from parley.protocols.protocol import CrossingProtocol
 from parley.protocols.rounds import Round
 from parley.simulation.crossing import Crossing
 from parley.simulation.sums import ClearSums, Sums
+from parley.spec.stopping import StopSpec
 
 Result = TypeVar("Result")
 Watch = Callable[[Any, Sequence[Any]], None]
@@ -49,11 +51,14 @@ class Outcome:
     """Round trips, the last one included."""
     checkpoints: dict[int, Saved]
     """By the iterations that they contain."""
+    kept: Report | None = None
+    """What was measured of the model that is kept, where that is not the last one."""
 
     @property
     def metrics(self) -> dict[str, float]:
-        """The newest value of each metric."""
-        return {name: value for report in self.reports for name, value in report.metrics.items()}
+        """The newest value of each metric, of the model that is kept."""
+        newest = {name: value for report in self.reports for name, value in report.metrics.items()}
+        return newest if self.kept is None else newest | self.kept.metrics
 
 
 class Exchange:
@@ -124,6 +129,8 @@ class Simulation:
     roles: Sequence[Role]
     sums: Sums | None = None
     """How sums are hidden; None leaves them in the clear."""
+    stop: StopSpec | None = None
+    """When the run ends early, and which model it keeps."""
 
     def begin(self, resume: Saved | None = None) -> list[Any]:
         """Every party's state before the first round, or as a checkpoint has it."""
@@ -144,22 +151,31 @@ class Simulation:
         exchange = Exchange(self.protocol, self.program, self.program.gate, self.roles, self.begin(resume), self.sums)
         pausing = self.program if isinstance(self.program, PausingProgram) else None
         rounds, seen = self._rounds(resume, reports.append), 0
+        stopping = None if self.stop is None else EarlyStopping(self.stop)
         try:
             current: Round = next(rounds)
             while True:
                 if pausing is not None:
                     await asyncio.sleep(pausing.pause_seconds(current))
+                if stopping is not None and current.keeps == "model" and stopping.earlier_best is not None:
+                    self._go_back(exchange, checkpoints[stopping.earlier_best.k])
+                    current = self.program.finish
                 total = await exchange.ask(current)
                 if watch is not None:
                     watch(current, exchange.states)
                 if current.keeps == "checkpoint":
                     checkpoints[current.iteration] = self._saved(current.iteration, exchange.states)
                 if current.keeps == "model":
-                    return Outcome(exchange.states, reports, exchange.rounds, checkpoints)
+                    kept = None if stopping is None else stopping.earlier_best
+                    return Outcome(exchange.states, reports, exchange.rounds, checkpoints, kept)
                 current = rounds.send(total)
                 fresh, seen = reports[seen:], len(reports)
                 if until is not None and any(until(report) for report in fresh):
                     current = self.program.finish
+                if stopping is not None:
+                    for report in filter(is_evaluation, fresh):
+                        stopping.note(report)
+                    current = self.program.finish if stopping.is_over else current
         finally:
             await exchange.stop()
 
@@ -169,6 +185,11 @@ class Simulation:
         if isinstance(self.program, KeepingProgram) and resume.program is not None:
             self.program.restore(resume.program)
         return self.program.rounds(resume.k, observe)
+
+    def _go_back(self, exchange: Exchange, saved: Saved) -> None:
+        exchange.states = self.begin(saved)
+        if isinstance(self.program, KeepingProgram) and saved.program is not None:
+            self.program.restore(saved.program)
 
     def _saved(self, k: int, states: Sequence[Any]) -> Saved:
         parties = tuple(save(role.tensors(state)) for role, state in zip(self.roles, states, strict=True))

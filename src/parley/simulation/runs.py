@@ -28,6 +28,7 @@ from parley.services.coordinator.labels import LabelStore
 from parley.services.coordinator.programs import coordinator_side
 from parley.services.party.algorithms import party_side
 from parley.services.party.preprocessing import table_of_run
+from parley.services.party.row_noise import noised_rows, with_rows
 from parley.services.party.tables import TableStore
 from parley.simulation.driver import Exchange, Outcome, Simulation, finished
 from parley.simulation.peers import MemoryLine, memory_peers
@@ -49,7 +50,8 @@ def scratch_ledger() -> Ledger:
 
 def scratch_privacy() -> LocalPrivacy:
     """A key and a ledger that are forgotten: for runs that protect nobody."""
-    return LocalPrivacy(scratch_ledger(), KeyedNoise(new_key()), math.inf)
+    unlimited = DatasetTerms(epsilon=math.inf, delta=1e-6, changed="charge")
+    return LocalPrivacy(scratch_ledger(), KeyedNoise(new_key()), math.inf, unlimited)
 
 
 @dataclass(frozen=True)
@@ -76,14 +78,55 @@ class PooledRun:
     """Scores, (rows, outputs), of rows that each party's table holds, in the order of the parties."""
 
 
-def holdings_of(spec: RunSpec, stores: Mapping[str, TableStore]) -> list[Holding]:
-    """Every party's tables, preprocessed as their owners declared."""
+def holdings_of(
+    spec: RunSpec, stores: Mapping[str, TableStore], *, row_noise_key: bytes | None = None
+) -> list[Holding]:
+    """Every party's tables, preprocessed as their owners declared, and noised as the spec asks.
+
+    All parties draw noise under one key: this process's, unless one is given.
+    """
     dense = not party_side(spec.train.algorithm).keeps_sparse
     names = [entry.name for entry in spec.parties]
     for entry in spec.parties:
         if entry.view is not None:
             raise ValueError(f"{entry.name}'s policy alone knows view {entry.view!r}: name `columns` to try a run here")
-    return [Holding(table_of_run(stores[name], spec, m, dense=dense), stores[name]) for m, name in enumerate(names)]
+    tables = [table_of_run(stores[name], spec, m, dense=dense) for m, name in enumerate(names)]
+    key = row_noise_key or _row_noise_key()
+    return [
+        Holding(_noised(spec, key, table), _NoisedTables(stores[name], spec, key))
+        for name, table in zip(names, tables, strict=True)
+    ]
+
+
+def _noised(spec: RunSpec, key: bytes, table: Table) -> Table:
+    """Rows as a party would show them."""
+    settings = spec.privacy.features
+    if settings.kind != "once":
+        return table
+    return with_rows(table, noised_rows(settings, KeyedNoise(key), table))
+
+
+@functools.cache
+def _row_noise_key() -> bytes:
+    """A key of this process, which draws the same noise again."""
+    return new_key()
+
+
+@dataclass(frozen=True)
+class _NoisedTables:
+    """A party's other tables, which pass the same noise."""
+
+    store: TableStore
+    spec: RunSpec
+    key: bytes
+
+    def labels(
+        self, name: str, classes: Sequence[str] | None = None, kind: Literal["classes", "real"] = "classes"
+    ) -> Labels:
+        return self.store.labels(name, classes, kind)
+
+    def load_like(self, name: str, other: Table) -> Table:
+        return _noised(self.spec, self.key, self.store.load_like(name, other))
 
 
 def simulation_of(
@@ -115,7 +158,7 @@ def simulation_of(
         line.program = program
     roles = [party.role(Begun(each, sizes, program.outputs, peers[m], secrets[m])) for m, each in enumerate(opened)]
     protected = protected_sums(spec.privacy.aggregation, len(roles)) if sums == "protected" else None
-    return Simulation(party.protocol, program, roles, protected)
+    return Simulation(party.protocol, program, roles, protected, spec.stop)
 
 
 def train_pooled(
@@ -148,7 +191,8 @@ def train_holdings(
 ) -> PooledRun:
     """The same with whatever each party holds."""
     started, read = time.perf_counter(), _Reader(labels)
-    whole = spec.model_copy(update={"checkpoint_every": 0})  # nobody will resume it
+    # nobody will resume it, but one that stops early goes back to its best checkpoint
+    whole = spec if spec.stop is not None else spec.model_copy(update={"checkpoint_every": 0})
     torch.set_num_threads(1)  # as in a party: matrices this small lose more to a second thread than they gain
     with threadpool_limits(1):
         simulation = simulation_of(whole, holdings, read, run_id=run_id, noise_key=noise_key)

@@ -5,7 +5,7 @@ import pytest
 from parley.dashboard.card import card_html, make_card
 from parley.dashboard.crossings import crossings
 from parley.dashboard.views import EventView, LedgerView, RunView
-from parley.spec.events import RunData, RunEvaluation, RunParty, RunStateChange, RunTotals
+from parley.spec.events import RunData, RunEvaluation, RunParty, RunStateChange, RunTotals, RunWarning
 
 SPEC = """
 name: x
@@ -36,6 +36,15 @@ def test_a_party_that_left_is_named_with_its_round():
     made = card(RunStateChange(attempt=1), RunParty("c", "left", goes_on=True, round=17, remaining=3))
     assert made["left_out"] == [{"party": "c", "round": 17}]
     assert "c at round 17" in card_html(made)
+
+
+def test_a_run_that_was_warned_of_says_so_with_what_to_change():
+    made = card(
+        RunStateChange(attempt=1), RunWarning("oscillates", "the loss jumps", "halve train.upper.optimiser.step")
+    )
+    assert made["warnings"] == ["the loss jumps: halve train.upper.optimiser.step"]
+    assert "halve train.upper.optimiser.step" in card_html(made)
+    assert "Warnings" not in card_html(card(RunStateChange(attempt=1)))
 
 
 def test_a_party_that_was_taken_back_is_not():

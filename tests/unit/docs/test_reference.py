@@ -16,7 +16,7 @@ def pages():
     return module.pages()
 
 
-@pytest.mark.parametrize("page", ["commands.md", "python.md", "specs.md", "protos.md"])
+@pytest.mark.parametrize("page", ["commands.md", "python.md", "specs.md", "configuration.md", "protos.md"])
 def test_a_page_is_what_the_code_says_now(pages, page):
     written = (ROOT / "docs" / "reference" / page).read_text()
     assert written == pages[page], f"docs/reference/{page} has fallen behind: run `python docs/reference.py`"
@@ -25,3 +25,11 @@ def test_a_page_is_what_the_code_says_now(pages, page):
 def test_every_command_has_help_and_every_option_a_meaning(pages):
     rows = [line for line in pages["commands.md"].splitlines() if line.startswith("| `")]
     assert [row for row in rows if row.endswith("|  |") and "--help" not in row] == []
+
+
+def test_every_field_of_a_configuration_has_a_meaning(pages):
+    rows = [line for line in pages["configuration.md"].splitlines() if line.startswith("| `")]
+    assert len(rows) > 80
+    assert [row for row in rows if row.endswith("|  |")] == []
+    assert any(row.startswith("| `tables.NAME.preprocess.categorical.max_categories` |") for row in rows)
+    assert not any("<class" in row or "typing" in row for row in rows)

@@ -29,7 +29,7 @@ def test_steps_are_those_of_torch(optimiser, theirs):
 
 
 def test_a_projected_step_of_a_hyper_parameter_stays_in_its_range():
-    hyper, moments = np.full(3, 0.05, np.float32), Moments.zeros(torch.zeros(3))
+    hyper, moments = np.full(3, 0.05, np.float32), Moments.zeros(np.zeros(3, np.float32))
     for gradient in GRADIENTS:
         hyper, moments = outer_step(hyper, gradient.astype(np.float32), moments, ConstantStep("adam", 0.1), 0.01)
         assert hyper.dtype == np.float32

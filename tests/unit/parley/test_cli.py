@@ -68,13 +68,13 @@ def test_check_as_json_holds_the_lines_too(parley):
     Path("spec.yaml").write_text(MISTAKEN)
     result = parley("run", "check", "spec.yaml", "--json")
     assert result.exit_code == 1
-    assert {problem["line"] for problem in json.loads(result.stdout)} == {6, 7}
+    assert {problem["line"] for problem in json.loads(result.stdout)["problems"]} == {6, 7}
 
 
-def test_check_accepts_a_right_spec_and_prints_an_empty_list_as_json(parley):
+def test_check_accepts_a_right_spec_and_prints_no_problems_as_json(parley):
     example = ROOT / "examples" / "digits-vfhrl.yaml"
     assert parley("run", "check", example).exit_code == 0
-    assert json.loads(parley("run", "check", example, "--json").stdout) == []
+    assert json.loads(parley("run", "check", example, "--json").stdout) == {"problems": [], "forecast": None}
 
 
 def test_a_spec_that_is_no_text_is_refused_in_one_line(parley):

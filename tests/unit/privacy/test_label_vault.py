@@ -22,6 +22,7 @@ from parley.privacy.label_vault import (
     RegressionLabelsUnprotected,
 )
 from parley.privacy.noise import KeyedNoise
+from parley.privacy.target_bins import Bins
 
 NOISE = KeyedNoise(bytes(32))
 LABELS = np.random.default_rng(0).integers(0, 5, 400)
@@ -101,8 +102,24 @@ def test_without_protection_the_target_is_the_label():
 
 @pytest.mark.parametrize("policy", [ONCE, PER_STEP], ids=lambda policy: policy.schedule)
 def test_protection_of_regression_labels_is_refused_with_a_way_out(policy):
-    with pytest.raises(RegressionLabelsUnprotected, match="bin the labels into classes"):
+    with pytest.raises(RegressionLabelsUnprotected, match="bins of a declared range"):
         vault(policy, Squared(), np.linspace(-1, 1, 400))
+
+
+def test_targets_of_a_regression_are_drawn_once_on_bins_and_go_into_the_ledger_as_randomised_response():
+    values = np.linspace(-1, 1, 400)
+    policy = LabelPolicy("once", 2.0, bins=Bins(-1.0, 1.0, 3))
+    box, again = (vault(policy, Squared(), values, run=run) for run in ("one", "another"))
+    rows = np.arange(400)
+    targets = box.target(0, rows)
+    assert targets.shape == (400, 1)
+    assert np.unique(targets).size == 3
+    assert np.array_equal(targets, again.target(5, rows))  # whatever the run and the release
+    assert box.event == RandomisedResponse(2.0, 3)
+    assert box.draw == again.draw
+    assert box.draw != vault(LabelPolicy("once", 2.0, bins=Bins(-1.0, 1.5, 3)), Squared(), values).draw
+    moved = vault(policy, Squared(), values + 1e-9).target(0, rows)
+    assert not np.array_equal(targets, moved)  # a value that has changed draws noise of its own
 
 
 def test_scores_are_on_the_true_labels_whatever_the_noise():

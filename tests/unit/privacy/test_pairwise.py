@@ -1,9 +1,13 @@
 """Pairwise masks: hidden alone, exact together, never twice."""
 
+import hashlib
+import itertools
+
 import numpy as np
 import pytest
+from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 
-from parley.privacy.mask_stream import mask, round_key
+from parley.privacy.mask_stream import PairStream
 from parley.privacy.pairwise import NotAParticipant, PairwiseMasker, RoundReused, sum_masked
 from parley.privacy.ring import NotRingElements, Ring, RingTooSmall
 from parley.privacy.session_keys import SessionKey, pair_secret
@@ -49,11 +53,34 @@ def test_only_the_sampled_participants_mask_each_other():
     assert np.array_equal(sum_masked(answers, chosen, RING), values[0] + values[2] + values[3])
 
 
+def first_principles(secret, round_id, size, told=b""):
+    """A pair's mask: AES of counters from where the round and what both were told begin."""
+    keys = [
+        hashlib.blake2b(use, key=secret, digest_size=32, person=b"parley/pair/v1").digest()
+        for use in (b"masks", b"starts")
+    ]
+    start = hashlib.blake2b(round_id.to_bytes(8, "big") + told, key=keys[1], digest_size=16).digest()
+    aes = Cipher(algorithms.AES(keys[0]), modes.ECB()).encryptor()  # noqa: S305 - the naive oracle for CTR
+    counters = [(int.from_bytes(start, "big") + block) % 2**128 for block in range(size // 2 + 1)]
+    stream = b"".join(aes.update(counter.to_bytes(16, "big")) for counter in counters)
+    return np.frombuffer(stream, RING.dtype)[:size]
+
+
+def test_masks_of_rounds_and_of_what_was_told_share_no_block():
+    stream, drawn = PairStream(b"a" * 32), []
+    for round_id, told in itertools.product((0, 1, 2**64 - 1), (b"", bytes(32), b"\1" + bytes(31))):
+        drawn.append(np.zeros(4096, RING.dtype))
+        stream.add(drawn[-1], round_id, told, RING)
+        assert np.array_equal(drawn[-1][:100], first_principles(b"a" * 32, round_id, 100, told))
+    everything = np.concatenate(drawn)
+    assert np.unique(everything).size == everything.size
+
+
 def test_an_answer_is_the_value_plus_later_peers_minus_earlier_peers():
     secrets = {0: b"a" * 32, 2: b"b" * 32, 3: b"c" * 32}
     value = encoded(1)
     answer = PairwiseMasker(1, secrets, RING).mask(6, value, range(4))
-    streams = {v: mask(round_key(key, 6), 0, value.shape, RING) for v, key in secrets.items()}
+    streams = {v: first_principles(key, 6, value.size) for v, key in secrets.items()}
     assert np.array_equal(answer, value + streams[2] + streams[3] - streams[0])
 
 

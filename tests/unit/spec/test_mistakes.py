@@ -68,7 +68,8 @@ def test_a_field_in_the_wrong_section_is_told_where_it_belongs():
 
 def test_a_field_like_no_other_is_told_with_those_that_there_are():
     problem = only(("    solver: newton", "    xyzzy: 1"))
-    assert "no such field; there are solver, steps, batch, optimiser, warmup_steps, final_steps" in problem.message
+    names = "solver, steps, batch, optimiser, averaging, warmup_steps, final_steps"
+    assert f"no such field; there are {names}" in problem.message
 
 
 @pytest.mark.parametrize(
@@ -120,7 +121,7 @@ def test_no_mistake_is_told_in_the_words_of_a_library(old, new, message):
         ([("kind: mlp", "kind: linear")], "train.model.hidden", 9, "has no hidden layers"),
         ([("hidden: [64]", "hidden: [0]")], "train.model.hidden", 9, "between 1 and 65536"),
         ([("kind: pairwise", "ring_bits: 32\n    fraction_bits: 30")], "privacy.aggregation.fraction_bits", 17, "ring"),
-        ([("loss: softmax", "loss: squared")], "train.loss", 6, "regression"),
+        ([("loss: softmax", "loss: squared")], "privacy.labels", 18, "regression"),
         ([("telco]", "bank]")], "parties", 2, "listed twice"),
         ([("minimum_parties: 3", "threshold: 2")], "privacy.aggregation.threshold", 17, "belongs to"),
         ([("minimum_parties: 3", "recovery: true")], "privacy.aggregation.recovery", 17, "recovery is for"),

@@ -50,13 +50,11 @@ def test_a_damaged_page_is_found_at_the_start_and_its_table_named(tmp_path):
 
 async def test_a_reader_is_refused_when_the_database_hangs_and_others_are_served():
     threads, thawed = DatabaseThreads(), threading.Event()
-    started = time.monotonic()
     hanging = [asyncio.create_task(threads.read_within(0.5, thawed.wait)) for _ in range(20)]
     await asyncio.sleep(0)
     assert await asyncio.to_thread(lambda: "served") == "served"
     results = await asyncio.gather(*hanging, return_exceptions=True)
     assert all(isinstance(result, StorageAway) for result in results)
-    assert time.monotonic() - started < 5
     thawed.set()
     assert await threads.read(lambda: "back") == "back"
     threads.close()

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from parley.coordinator.bambi.local_rounds import LocalPlan, Pace, decide, next_steps, sent_labels
-from parley.coordinator.bambi.rounds import Diverged, Problem
+from parley.coordinator.bambi.problem import Diverged, Problem
 from parley.numerics.losses import Softmax
 from parley.protocols.bambi.settings import BambiSpec
 from parley.spec.rows import RowSets

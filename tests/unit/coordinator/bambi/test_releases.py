@@ -5,7 +5,8 @@ import itertools
 import numpy as np
 import pytest
 
-import parley.coordinator.bambi.rounds as bambi
+from parley.coordinator.bambi.problem import Diverged, Plan, Problem
+from parley.coordinator.bambi.rounds import BilevelRounds
 from parley.numerics.limbs import to_limbs
 from parley.numerics.losses import Softmax
 from parley.protocols.bambi.messages import CurvatureForward, LowerForward, UpperForward
@@ -40,14 +41,14 @@ def plan_of(mode, solver, *, steps, warmup=0, final=0):
             "implicit": {"rounds": 2, "newton_rounds": 2},
         }
     )
-    return bambi.Plan(settings, ROWS, seed=4)
+    return Plan(settings, ROWS, seed=4)
 
 
 def releases_of(plan):
     """Drive the generator with arbitrary sums; which releases it asked for, and which rounds carried one."""
     labels = Watched()
-    problem = bambi.Problem(plan, Softmax(CLASSES), labels, CLASSES, "float64", 0, 0)
-    rounds = bambi.rounds(problem, 0, lambda report: None)
+    problem = Problem(plan, Softmax(CLASSES), labels, CLASSES, "float64", 0, 0)
+    rounds = BilevelRounds(problem).rounds(0, lambda report: None)
     rng = np.random.default_rng(0)
     current, carried = next(rounds), []
     while True:
@@ -105,9 +106,9 @@ def test_a_gradient_step_on_a_new_batch_is_a_release_of_its_own():
 )
 def test_sums_that_no_classifier_needs_are_called_unscaled_features_or_divergence(good_sums, sentence):
     plan = plan_of("zeroth_order_local", "sgd", steps=4, warmup=0, final=0)
-    problem = bambi.Problem(plan, Softmax(CLASSES), Watched(), CLASSES, "float64", 0, 0)
-    with pytest.raises(bambi.Diverged, match=sentence):
-        drive(bambi.rounds(problem, 0, lambda report: None), plan.settings.trajectories, good_sums)
+    problem = Problem(plan, Softmax(CLASSES), Watched(), CLASSES, "float64", 0, 0)
+    with pytest.raises(Diverged, match=sentence):
+        drive(BilevelRounds(problem).rounds(0, lambda report: None), plan.settings.trajectories, good_sums)
 
 
 def drive(rounds, trajectories, good_sums):

@@ -7,13 +7,14 @@ import pytest
 from typer.testing import CliRunner
 
 from parley.attacks.averages import explained
-from parley.attacks.columns import residual
+from parley.attacks.columns import residual, told_apart
 from parley.attacks.findings import bounded, unbounded
-from parley.attacks.membership import advantage, chance
+from parley.attacks.membership import advantage, chance, infer_membership, most_advantage
 from parley.attacks.oracles import figures_in
 from parley.attacks.stand_in import NoStandIn, stand_in
 from parley.attacks.suite import AttackUnknown, attack
 from parley.cli import app
+from parley.privacy.feature_noise import RowNoise
 from parley.spec.parsing import parse_spec
 
 LINEAR = """
@@ -77,9 +78,56 @@ def test_sums_of_linear_blocks_confirm_a_column_and_two_runs_give_one_away():
     assert findings["column from two runs"].value > 0.99
 
 
+GLM = """
+name: glm
+parties: [a, b, c]
+train: {algorithm: glm, family: logistic}
+privacy: {labels: {mechanism: once, epsilon: 1}}
+"""
+
+
+def test_mixtures_of_columns_confirm_a_guessed_one():
+    findings = found(GLM, "columns", "differencing")
+    assert findings["column confirmed by projection"].value > 0.9
+    assert findings["column from two runs"].value > 0.99
+
+
+@pytest.mark.parametrize("epsilon", [1, 4])
+def test_of_noised_rows_sums_tell_no_more_than_the_noise_allows(epsilon):
+    text = f"{linear()}  features: {{kind: once, epsilon: {epsilon}, bound: 3}}\n"
+    findings = found(text, "columns", "differencing")
+    told, two = findings["column confirmed by projection"], findings["column from two runs"]
+    assert (told.verdict, two.verdict) == ("within", "within")
+    assert told.bound < 0.95
+    assert told.value < 0.75
+    assert two.value < two.bound < 0.75
+
+
+def test_values_are_told_apart_where_sums_are_of_rows_without_noise():
+    columns = np.random.default_rng(0).standard_normal((300, 2))
+    finding = told_apart(columns @ np.array([[1.0, 2.0], [0.5, -1.0]]), columns, RowNoise(0.5, 1e-6, 10.0))
+    assert (finding.verdict, finding.value) == ("beyond", 1.0)
+
+
 def test_averages_over_single_rows_hold_them_and_over_many_do_not():
     assert found(AVERAGES.format(batch=1), "inversion")["gradient inversion on averages"].value > 0.99
     assert found(AVERAGES.format(batch=64), "inversion")["gradient inversion on averages"].verdict == "within"
+
+
+def test_members_are_told_by_averages_and_no_better_than_record_privacy_allows(tmp_path):
+    """A few rows with random labels are learnt by heart, and under noise they are not.
+
+    The rows of the private run would be told apart as well as here by luck once in five thousand times.
+    """
+    text = AVERAGES.format(batch=40).replace("rounds: 12", "rounds: 60\n  gamma: 3\n  eta: 0.001")
+    text = text.replace("checked: checked}", "checked: 0.1}")
+    open_, private = (
+        infer_membership(stand_in(parse_spec(f"{text}{extra}evaluate_every: 0\n"), tmp_path, rows=40))[0]
+        for extra in ("", "  record_privacy: {epsilon: 1, noise: 45, clip: 4}\n")
+    )
+    most = most_advantage(1.0, 1e-6)
+    assert open_.value > most > private.value
+    assert (open_.verdict, private.verdict) == ("open", "within")
 
 
 def test_no_error_tells_a_private_figure():

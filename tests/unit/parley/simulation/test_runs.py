@@ -172,3 +172,29 @@ def test_where_every_party_has_the_whole_model_there_is_nothing_to_predict_toget
     assert run.metrics["validation error"] <= 1
     with pytest.raises(PredictionUnsupported, match="fedbio"):
         run.predict([table_of(index) for index in range(len(PARTIES))])
+
+
+STOPS = {"bambi": {"validation": 0.25}, "fedbio": {}, "hgp": {}}
+
+
+@pytest.mark.parametrize("algorithm", STOPS)
+def test_a_run_that_stops_early_keeps_the_model_of_its_best_evaluation(algorithm):
+    """Here the best is the one with the largest loss, so that stopping has something to go back to."""
+    split = {"lower": 0.5, "upper": 0.25, "test": 0} | STOPS[algorithm]
+    changes = {"split": split, "evaluate_every": 1, "checkpoint_every": 1}
+    plain = simulation(spec_of(algorithm, **changes))
+    reports: dict[int, dict] = {}
+    for report in plain.run().reports:
+        reports.setdefault(report.k, {}).update(report.metrics)
+    worst = max((k for k in reports if k < max(reports)), key=lambda k: reports[k]["validation loss"])
+    stop = {"metric": "validation loss", "patience": 1000, "best": "largest"}
+    chosen = simulation(spec_of(algorithm, **changes, stop=stop))
+    outcome = chosen.run()
+    assert outcome.kept is not None
+    assert outcome.kept.k == worst
+    assert outcome.metrics["validation loss"] == reports[worst]["validation loss"]
+    saved = plain.begin(outcome.checkpoints[worst])
+    as_measured = [role.model_tensors(state) for role, state in zip(plain.roles, saved, strict=True)]
+    assert bits(chosen, outcome) == [
+        {name: tensor.numpy().tobytes() for name, tensor in model.items()} for model in as_measured
+    ]

@@ -5,8 +5,8 @@ from typing import get_args
 import numpy as np
 import pytest
 
-import parley.coordinator.bambi.rounds as coordinator
 import parley.party.bambi.steps as party
+from parley.coordinator.bambi.rounds import BilevelRounds
 from parley.party.bambi.phases import Phase
 from parley.protocols.bambi.messages import (
     Coefficients,
@@ -32,7 +32,7 @@ def run_of(mode, lower):
     )
     problem, blocks = federation(settings, 2)
     states, seen = [party.start(block) for block in blocks], []
-    generator = coordinator.rounds(problem, 0, lambda report: None)
+    generator = BilevelRounds(problem).rounds(0, lambda report: None)
     current = next(generator)
     while True:
         addends = []

@@ -165,7 +165,7 @@ def test_refusals_name_what_is_wrong():
         update(AGENT, SETTINGS, weights, state(), {1: good, 2: replace(good, noised_y=np.full(SIZE, np.nan))})
     with pytest.raises(UnusableState, match=r"\(3,\)"):
         update(AGENT, SETTINGS, weights, state(), {1: good, 2: replace(good, noised_y=np.zeros(3))})
-    with pytest.raises(NoDataLeft, match="there are 50"):
+    with pytest.raises(NoDataLeft, match="more records than there are: shorten"):
         local_directions(AGENT, SETTINGS, state(step=10))
     with pytest.raises(InvalidBounds, match="−1 or \\+1"):
         Records(np.zeros((2, 2)), np.array([0.5, 1.0]))

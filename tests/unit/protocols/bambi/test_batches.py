@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-import parley.coordinator.bambi.rounds as coordinator_bambi
+import parley.coordinator.bambi.problem as coordinator_bambi
 from parley.protocols.bambi.batches import lower_rows, upper_rows
 from parley.protocols.bambi.settings import BambiSpec
 from parley.spec.rows import RowSets

@@ -28,7 +28,9 @@ IDS = np.array([f"r{i}" for i in range(40)])
 
 
 def policy(**changes) -> Policy:
-    return Policy.model_validate({"coordinators": ["hub"], "algorithms": ["bambi"]} | changes)
+    return Policy.model_validate(
+        {"coordinators": ["hub"], "algorithms": ["bambi"], "sums_per_row": "unbounded"} | changes
+    )
 
 
 def asked(ids=IDS, sums=1, own_batches=False, **changes) -> Asked:
@@ -129,6 +131,17 @@ def test_sums_are_counted_ahead_and_given_back(register):
     assert register.entries()[0].sums == 11
 
 
+def test_an_answer_with_many_sums_of_a_row_counts_as_many(register):
+    counter = register.counter("one", policy(sums_per_row=30), block=10)
+    counter.count(25)
+    counter.count(0)
+    with pytest.raises(ExposureRefused, match="`sums_per_row` is reached"):
+        counter.count(6)
+    counter.count(5)
+    counter.close()
+    assert register.entries()[0].sums == 30
+
+
 def test_sums_stay_counted_where_the_database_takes_no_write(tmp_path, caplog):
     database = tmp_path / "party.db"
     register = open_register(f"sqlite:///{database}")
@@ -172,10 +185,61 @@ def test_a_run_that_would_pass_the_floor_is_refused_before_it_begins(register):
         register.review(asked(run_id="two", sums=30), policy(sums_per_row=20))
 
 
+@pytest.mark.parametrize("exact", [True, False])
+def test_an_exact_run_counts_as_infinite_against_rows_with_a_finite_epsilon(tmp_path, exact):
+    register = open_register(f"sqlite:///{tmp_path / 'party.db'}")
+    register.begin(asked(exact=not exact), policy())
+    register.review(asked(exact=not exact), policy())  # the same run goes on
+    other = asked(run_id="two", seed=9, exact=exact)
+    with pytest.raises(ExposureRefused, match=r"run one has used .*counts as infinite"):
+        register.review(other, policy())
+    register.review(other, policy(mixing="allow"))
+    register.review(asked(run_id="two", seed=9, exact=exact, table="other"), policy())
+    apart = np.array([f"s{i}" for i in range(40)])
+    register.review(asked(ids=apart, run_id="two", seed=9, exact=exact, rows_digest="apart"), policy())
+    some = np.array(["r3", *(f"s{i}" for i in range(39))])
+    with pytest.raises(ExposureRefused, match="counts as infinite"):
+        register.review(asked(ids=some, run_id="two", seed=9, exact=exact, rows_digest="some"), policy())
+    register.close()
+
+
+COLUMNS = {"sums_per_row": "columns"}
+
+
+def test_by_default_a_linear_block_gives_fewer_sums_than_tell_its_columns(tmp_path):
+    floor = Policy.model_validate({"coordinators": ["hub"], "algorithms": ["bambi"]})
+    register = open_register(f"sqlite:///{tmp_path / 'party.db'}")
+    assert register.review(asked(rank=4, sums=3), floor).warnings  # warns,
+    with pytest.raises(ExposureRefused, match=r"needs about 4 sums of each row.*`sums_per_row` is columns, which is 3"):
+        register.review(asked(rank=4, sums=4), floor)  # then refuses
+    assert register.review(asked(rank=None, sums=10_000), floor).warnings == ()
+    assert register.review(asked(rank=4, sums=10_000, exact=False), floor).warnings == ()
+    register.begin(asked(rank=4, sums=1), floor)
+    counter = register.counter("one", floor)
+    for _ in range(3):  # whatever was foretold
+        counter.count()
+    with pytest.raises(ExposureRefused, match="`sums_per_row` is reached: it is columns"):
+        counter.count()
+    counter.close()
+    register.close()
+
+
+def test_sums_of_several_values_count_for_as_many_sums_of_one(tmp_path):
+    register = open_register(f"sqlite:///{tmp_path / 'party.db'}")
+    register.begin(asked(rank=3), policy(**COLUMNS))  # 12 columns, four values of a row in each sum
+    counter = register.counter("one", policy(**COLUMNS), block=2)
+    counter.count()
+    counter.count()
+    with pytest.raises(ExposureRefused, match="8 have left before"):
+        register.review(asked(run_id="two", rank=12, sums=4), policy(**COLUMNS))
+    register.review(asked(run_id="two", rank=12, sums=3), policy(**COLUMNS))
+    register.close()
+
+
 def test_a_linear_block_warns_from_half_its_columns_on(register):
     assert register.review(asked(run_id="two", rank=20, sums=9), policy()).warnings == ()
     (said,) = register.review(asked(run_id="two", rank=20, sums=10), policy()).warnings
-    assert "linear in 20 columns" in said
+    assert "from 20 sums on" in said
     assert register.review(asked(run_id="two", rank=None, sums=10), policy()).warnings == ()
 
 

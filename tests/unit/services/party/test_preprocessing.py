@@ -135,3 +135,17 @@ def test_public_figures_hold_beside_learnt_ones_where_those_are_allowed(tmp_path
     found = table_of_run(tables_of(tmp_path, train=(ROWS, both)), parse_spec(SPEC), 0, dense=True)
     np.testing.assert_allclose(found.features[:, 0], np.arange(10) / 10)
     assert abs(found.features[training_rows(parse_spec(SPEC), 0, 10), 1].mean()) < 1e-12
+
+
+@pytest.mark.parametrize("fields", [{"standardise": True}, {"preprocess": PreprocessConfig(scale="standard")}])
+def test_figures_that_rows_teach_are_refused_where_rows_are_noised(tmp_path, fields):
+    store, spec = tables_of(tmp_path, train=(ROWS, fields)), parse_spec(f"{SPEC}privacy: {{features: {{kind: once}}}}")
+    with pytest.raises(PreprocessingInvalid, match=r"ε of `privacy.features` would not cover.*figures"):
+        table_of_run(store, spec, 0, dense=True)
+
+
+def test_public_figures_are_taken_where_rows_are_noised(tmp_path):
+    public = PreprocessConfig(figures={"a": {"shift": 5, "scale": 5}, "b": {"shift": 40, "scale": 40}})
+    store = tables_of(tmp_path, train=(ROWS, {"preprocess": public}))
+    table = table_of_run(store, parse_spec(f"{SPEC}privacy: {{features: {{kind: once}}}}"), 0, dense=True)
+    np.testing.assert_allclose(table.features[5], [0.0, (25 - 40) / 40])

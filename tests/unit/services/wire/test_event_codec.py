@@ -15,6 +15,7 @@ from parley.spec.events import (
     RunProgress,
     RunStateChange,
     RunTotals,
+    RunWarning,
     from_json,
     measured,
     to_json,
@@ -34,6 +35,7 @@ EXAMPLES = [
     RunParty("bank", "warned", "column 3 is constant"),
     RunData(100, "bank", 8, "cd" * 32),
     RunData(90, alignment="customers"),
+    RunWarning("oscillates", "the loss jumps", "halve the step"),
 ]
 
 

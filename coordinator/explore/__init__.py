@@ -1,0 +1,1 @@
+"""Figures of columns at the coordinator."""

@@ -1,0 +1,65 @@
+"""Exploring at the coordinator: labels behind their gate, once, where the spec asks for figures against them."""
+
+from collections.abc import Generator
+from typing import Any
+
+import numpy as np
+
+from parley.coordinator.labels import LabelAccess, ReleasePlan, check_rows
+from parley.coordinator.programs import CommonRows, CoordinatorAlgorithm, Observer, due
+from parley.numerics.losses import ForwardCorrectedLogistic, Logistic
+from parley.numerics.streams import stream
+from parley.privacy.label_gate import LabelGate
+from parley.privacy.release import OutcomeGate
+from parley.protocols.explore.codec import PROTOCOL, decode_contribution, encode_instruction
+from parley.protocols.explore.messages import ExploreRound, ReleasedLabels
+from parley.protocols.explore.settings import ExploreSpec
+from parley.spec.rows import Rows, divide
+from parley.spec.run import RunSpec
+
+
+class ExploreProgram:
+    """A run: one round that makes the figures, with labels or without, and one that keeps them."""
+
+    outputs, finish = 2, ExploreRound("finish", 1)
+    encode, decode = staticmethod(encode_instruction), staticmethod(decode_contribution)
+
+    def __init__(self, labels: LabelGate | None, rows: Rows, checkpoint_every: int) -> None:
+        self._labels, self._rows, self._checkpoint_every = labels, rows, checkpoint_every
+        self.gate = (
+            OutcomeGate(lambda _: False) if labels is None else OutcomeGate(labels.is_paid, labels.is_known_paid)
+        )
+
+    def rounds(self, done: int, observe: Observer) -> Generator[ExploreRound, Any, None]:  # noqa: ARG002 (no metrics)
+        """Every round of the run; `done` is 1 where the parties have the figures in their checkpoints."""
+        released = None if done else self._released()
+        if not done and due(1, self._checkpoint_every):
+            yield ExploreRound("checkpoint", 1, released)
+            released = None  # the parties have made the figures
+        yield ExploreRound("finish", 1, released)
+
+    def _released(self) -> ReleasedLabels | None:
+        if self._labels is None:
+            return None
+        classes, loss = self._labels.target(0, self._rows).reshape(-1).astype(np.uint8), self._labels.loss
+        return ReleasedLabels(classes, loss.flip if isinstance(loss, ForwardCorrectedLogistic) else 0.0)
+
+
+def program(spec: RunSpec, access: LabelAccess) -> ExploreProgram:
+    """The program of a run."""
+    if not spec.settings(ExploreSpec).against_label:
+        return ExploreProgram(None, np.empty(0, dtype=np.int64), spec.checkpoint_every)
+    labels = access.load("logistic")
+    rows = divide(spec.split, len(labels), stream(spec.seed, "split")).trained
+    gate = access.gate(labels, Logistic(), ReleasePlan(lambda _: rows, 1, rows))
+    return ExploreProgram(gate, rows, spec.checkpoint_every)
+
+
+def check(spec: RunSpec, access: LabelAccess, rows: CommonRows) -> None:
+    """Refuse labels that do not fit the parties' rows, or a split that does not."""
+    divide(spec.split, rows.count, stream(spec.seed, "split"))
+    if spec.settings(ExploreSpec).against_label:
+        check_rows(access.load("logistic"), rows.count, rows.digest, rows.party)
+
+
+ALGORITHM = CoordinatorAlgorithm(PROTOCOL, program, check)

@@ -1,0 +1,113 @@
+"""Generalised linear models at the coordinator: labels behind their gate, rounds, and how the saved models predict."""
+
+from collections.abc import Generator
+from typing import Any
+
+import numpy as np
+from google.protobuf.message import Message
+
+from parley.coordinator.glm import rounds as glm
+from parley.coordinator.labels import LabelAccess, LabelsMissing, ReleasePlan, check_rows
+from parley.coordinator.programs import CommonRows, CoordinatorAlgorithm, Observer, Predictor
+from parley.numerics.arrays import Vector
+from parley.numerics.generalised_linear import Classes, Family, Numbers
+from parley.numerics.losses import ForwardCorrectedLogistic, Logistic, Loss, Squared
+from parley.numerics.streams import stream
+from parley.privacy.evaluations import Evaluation
+from parley.privacy.release import Addend, OutcomeGate, Release
+from parley.protocols.glm.codec import PROTOCOL, decode_contribution, encode_instruction
+from parley.protocols.glm.messages import GlmRound
+from parley.protocols.glm.settings import GlmSpec
+from parley.protocols.tensor.codec import Blobs
+from parley.spec.rows import RowSets, divide
+from parley.spec.run import RunSpec
+from parley.tables.loading import Labels
+
+
+class GlmForm:
+    """How the rounds look on the wire."""
+
+    outputs = 1
+
+    def encode(self, number: int, release: Release[GlmRound]) -> tuple[Message, Blobs]:
+        """The instruction of a round."""
+        return encode_instruction(number, release)
+
+    def decode(self, message: Any, blobs: Blobs, release: Release[GlmRound]) -> Addend | None:
+        """A party's contribution."""
+        return decode_contribution(message, blobs, release)
+
+
+class GlmProgram(GlmForm):
+    """A run: labels behind their gate, rounds from `rounds`."""
+
+    finish = GlmRound("finish", 1)
+
+    def __init__(self, problem: glm.Problem, gate: OutcomeGate) -> None:
+        """`gate` lets solutions pass whose label release the ledger covers."""
+        self._problem, self.gate = problem, gate
+
+    def rounds(self, done: int, observe: Observer) -> Generator[GlmRound, Vector, None]:
+        """Every round of the run."""
+        return glm.rounds(self._problem, done, observe)
+
+
+def program(spec: RunSpec, access: LabelAccess) -> GlmProgram:
+    """The program of a run."""
+    settings = spec.settings(GlmSpec)
+    labels = _labels(settings, access)
+    rows = divide(spec.split, len(labels), stream(spec.seed, "split"))
+    loss: Loss = Squared() if settings.variance_power is not None else Logistic()
+    gate = access.gate(labels, loss, ReleasePlan(lambda _: rows.trained, 1, rows.trained), dtype=np.float64)
+    problem = glm.Problem(
+        settings,
+        family_of(settings, gate.loss),
+        rows,
+        gate,
+        _evaluation(access, labels, rows),
+        family_of(settings, loss),
+        spec.checkpoint_every,
+    )
+    return GlmProgram(problem, OutcomeGate(gate.is_paid, gate.is_known_paid))
+
+
+def family_of(settings: GlmSpec, loss: Loss) -> Family:
+    """The distribution of the labels as they come out of the gate."""
+    if settings.variance_power is not None:
+        return Numbers(settings.variance_power)
+    return Classes(loss.flip if isinstance(loss, ForwardCorrectedLogistic) else 0.0)
+
+
+def _labels(settings: GlmSpec, access: LabelAccess) -> Labels:
+    labels, power = access.load(settings.loss), settings.variance_power
+    if power and (labels.values.min(initial=1.0) < 0 or (power == 2 and labels.values.min(initial=1.0) == 0)):
+        kind = "positive numbers" if settings.family == "gamma" else "numbers that are not negative"
+        raise LabelsMissing(f"family {settings.family} is for {kind}: some labels are not; take another family")
+    return labels
+
+
+def _evaluation(access: LabelAccess, labels: Labels, rows: RowSets) -> Evaluation:
+    return access.evaluation(labels, rows.test, "test", 1)
+
+
+def check(spec: RunSpec, access: LabelAccess, rows: CommonRows) -> None:
+    """Refuse labels that do not fit the parties' rows or the family, or a split that does not fit the rows."""
+    labels = _labels(spec.settings(GlmSpec), access)
+    check_rows(labels, rows.count, rows.digest, rows.party)
+    _evaluation(access, labels, divide(spec.split, rows.count, stream(spec.seed, "split")))
+
+
+def predictor(spec: RunSpec, access: LabelAccess) -> Predictor:
+    """Probabilities or expected values from the summed linear predictors of any rows."""
+    settings = spec.settings(GlmSpec)
+    labels = access.load(settings.loss)
+    family = family_of(settings, Logistic())
+    return Predictor(
+        GlmForm(),
+        lambda first, count: GlmRound("predict", first=first, count=count),
+        lambda total: family.mean(total)[:, None],
+        labels.classes,
+    )
+
+
+ALGORITHM = CoordinatorAlgorithm(PROTOCOL, program, check, predictor)

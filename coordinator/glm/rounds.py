@@ -1,0 +1,221 @@
+"""Generalised linear models at the coordinator: it sees mixtures of all columns, holds the labels, and solves.
+
+    symbol   code         shape          held by       leaves?
+    A        mixed        (rows, q)      coordinator   no
+    K        reading      (q, p)         coordinator   no; Z = AK has orthonormal columns, times √rows
+    ỹ        target       (rows,)        coordinator   no
+    β        beta         (p + 1,)       coordinator   u = Kβ and the intercept, made from ỹ
+    MᵀM      weights      (q, q)         coordinator   no; the sum of M_mᵀM_m
+
+A run is one generator: it yields rounds and is sent the sums. Before the solution nothing is kept: a run that is
+interrupted begins anew, asks for the same mixtures and finds the same solution.
+"""
+
+from collections.abc import Generator
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+
+from parley.coordinator.programs import Observer, Report, due
+from parley.numerics.arrays import Array, Vector
+from parley.numerics.generalised_linear import Family, Fit, NoSolution, Quadratic, fit
+from parley.numerics.limbs import from_limbs
+from parley.privacy.evaluations import Evaluation
+from parley.protocols.glm.messages import SHRINK_TAIL, GlmRound, Solution, columns_of
+from parley.protocols.glm.settings import GlmSpec
+from parley.spec.rows import Rows, RowSets
+
+FIRST_ROWS = 256
+"""Rows of the first sum, which tells how many mixtures there are."""
+CHUNK = 1 << 20
+"""Numbers of each further sum."""
+EVALUATION_ROWS = 1 << 16
+DEPENDENT = 1e-9
+"""A direction of the mixtures that is shorter than this share of the longest one is rounding."""
+FIRST_TIE = 0.5
+FEW_STEPS = 40
+"""Shrinking steps in which their tie is balanced."""
+
+
+class Labels(Protocol):
+    """The gate to the labels."""
+
+    def target(self, release: int, rows: Rows) -> Array:
+        """Noisy targets of a release, paid for before they are returned."""
+
+    def score(self, rows: Rows, h: Array) -> dict[str, float]:
+        """Metrics on true labels, for the label holder's own eyes."""
+
+
+@dataclass(frozen=True)
+class Problem:
+    """What stays fixed for a run."""
+
+    settings: GlmSpec
+    family: Family
+    rows: RowSets
+    labels: Labels
+    evaluation: Evaluation
+    predicted: Family
+    """The family of true labels: what held-out rows are predicted by."""
+    checkpoint_every: int = 0
+
+
+@dataclass(frozen=True)
+class Reduced:
+    """The mixtures in a basis that is as wide as there are columns."""
+
+    z: Array
+    """(rows, p + 1); the last column is the ones."""
+    reading: Array
+    """K."""
+
+    def solution(self, beta: Vector) -> Vector:
+        """u, and the intercept."""
+        return np.append(self.reading @ beta[:-1], beta[-1])
+
+    def covariance(self, found: Array) -> Array:
+        """C, of u and the intercept."""
+        wide = np.pad(self.reading, ((0, 1), (0, 1)))
+        wide[-1, -1] = 1.0
+        return np.asarray(wide @ found @ wide.T)
+
+
+Rounds = Generator[GlmRound, Vector, Solution]
+
+
+def rounds(problem: Problem, done: int, observe: Observer) -> Generator[GlmRound, Vector, None]:
+    """Every round of a run; `done` is 1 where the parties have the solution in their checkpoints."""
+    solution: Solution | None = None
+    if not done:
+        solution = yield from _solution(problem, observe)
+        if due(1, problem.checkpoint_every):
+            yield GlmRound("checkpoint", 1, solution=solution)
+            solution = None  # the parties have it
+    parts, rows = [], problem.rows.test
+    for first in range(0, len(rows), EVALUATION_ROWS):
+        count = min(EVALUATION_ROWS, len(rows) - first)
+        parts.append((yield GlmRound("evaluate", first=first, count=count, solution=solution)))
+        solution = None
+    if parts:
+        scores = problem.labels.score(rows, scored(problem.predicted, problem.settings, np.concatenate(parts)))
+        shown = problem.evaluation.release(1, scores)
+        observe(Report(1, {f"test {name}": value for name, value in shown.items()}))
+    yield GlmRound("finish", 1, solution=solution)
+
+
+def scored(family: Family, settings: GlmSpec, eta: Vector) -> Array:
+    """Logits of classes, expected values of numbers, as a column."""
+    return (eta if settings.variance_power is None else family.mean(eta))[:, None]
+
+
+def _solution(problem: Problem, observe: Observer) -> Rounds:
+    mixed = yield from _design(len(problem.rows.trained))
+    if problem.settings.penalty.strength:
+        weights = finite((yield GlmRound("penalty"))).reshape(mixed.shape[1], -1)
+        reduced = reduce(mixed, penalised=True)
+        solution, found = yield from _penalised(problem, reduced, weights)
+    else:
+        reduced = reduce(mixed, penalised=False)
+        found = fit(reduced.z, _target(problem), problem.family)
+        freedom = float(found.freedom) if problem.settings.family == "linear" else 0.0
+        solution = Solution(reduced.solution(found.beta), reduced.covariance(found.covariance), freedom)
+    told = {"deviance": found.deviance, "null deviance": found.null_deviance}
+    if problem.family.estimates_dispersion and not problem.settings.penalty.strength:
+        told["dispersion"] = found.dispersion
+    observe(Report(1, told))
+    return solution
+
+
+def _design(rows: int) -> Generator[GlmRound, Vector, Array]:
+    parts: list[Array] = []
+    first, count = 0, min(FIRST_ROWS, rows)
+    while count:
+        part = finite((yield GlmRound("design", first=first, count=count))).reshape(count, -1)
+        parts.append(part)
+        first += count
+        count = min(max(1, CHUNK // part.shape[1]), rows - first)
+    return np.concatenate(parts)
+
+
+def reduce(mixed: Array, *, penalised: bool) -> Reduced:
+    """Orthonormal combinations of the mixtures, as many as there are columns.
+
+    Raises:
+        NoSolution: where columns of different parties depend on each other, and no penalty chooses among solutions.
+    """
+    rows, columns = len(mixed), columns_of(mixed.shape[1])
+    if not penalised and rows <= columns + 1:
+        raise NoSolution(f"{rows} training rows do not determine {columns} coefficients and an intercept: add rows, "
+                         "or take a `penalty`")  # fmt: skip
+    _, lengths, right = np.linalg.svd(np.linalg.qr(mixed, mode="r"), full_matrices=False)
+    kept = int((lengths > DEPENDENT * lengths[0]).sum()) if lengths.size else 0
+    if not penalised and _dependent(mixed, kept, columns):
+        raise NoSolution(
+            "columns of different parties are combinations of each other, so that many coefficients fit alike: have "
+            "one party leave its copy out, or take a `penalty`"
+        )
+    reading = right[:kept].T / lengths[:kept] * np.sqrt(rows)
+    return Reduced(np.hstack([mixed @ reading, np.ones((rows, 1))]), reading)
+
+
+def _dependent(mixed: Array, kept: int, columns: int) -> bool:
+    """Whether the columns depend on each other, or all together on the intercept."""
+    if kept < columns:
+        return True
+    ones = np.ones(len(mixed))
+    fitted, *_ = np.linalg.lstsq(mixed, ones, rcond=DEPENDENT)
+    return float(np.linalg.norm(ones - mixed @ fitted)) < np.sqrt(DEPENDENT) * np.sqrt(len(mixed))
+
+
+def _target(problem: Problem) -> Vector:
+    found: Vector = problem.labels.target(0, problem.rows.trained).astype(np.float64).reshape(-1)
+    return found
+
+
+def _penalised(problem: Problem, reduced: Reduced, weights: Array) -> Generator[GlmRound, Vector, tuple[Solution, Fit]]:
+    """Ridge at once; with an l1 part by ADMM (Boyd et al. 2011), in which every party shrinks its own coefficients."""
+    penalty, y = problem.settings.penalty, _target(problem)
+    ridge, lasso = penalty.strength * (1 - penalty.l1_ratio), penalty.strength * penalty.l1_ratio
+    lengths = np.pad(reduced.reading.T @ weights @ reduced.reading, ((0, 1), (0, 1)))
+    size, beta = len(lengths), None
+    if not lasso:
+        found = fit(reduced.z, y, problem.family, Quadratic(ridge * lengths, np.zeros(size)))
+        return Solution(reduced.solution(found.beta)), found
+    tie, pull = FIRST_TIE, np.zeros(size)
+    for step in range(1, penalty.steps + 1):
+        found = fit(reduced.z, y, problem.family, Quadratic((ridge + tie) * lengths, tie * pull), beta)
+        beta = found.beta
+        told = finite((yield GlmRound("shrink", solution=Solution(reduced.solution(beta)), tie=tie)))
+        gap, change, size_of = np.sqrt(np.maximum(_lengths(told), 0.0))
+        if max(gap, change) <= penalty.tolerance * max(size_of, 1.0):
+            return Solution(reduced.solution(beta)), found
+        shrunk, dual = (reduced.reading.T @ part for part in np.split(told[:-SHRINK_TAIL], 2))
+        before, tie = tie, _balanced(tie, gap, tie * change, step)
+        pull = np.append(shrunk - dual * (before / tie), 0.0)
+    raise NoSolution(
+        f"the coefficients did not settle in {penalty.steps} shrinking steps: standardise the columns (`preprocess: "
+        "{scale: standard}`), or raise `penalty.steps` or `penalty.tolerance`"
+    )
+
+
+def _lengths(told: Vector) -> Vector:
+    tail = told[-SHRINK_TAIL:]
+    return from_limbs(tail[: SHRINK_TAIL // 2], tail[SHRINK_TAIL // 2 :])
+
+
+def _balanced(tie: float, gap: float, moved: float, step: int) -> float:
+    """ρ that keeps both residuals alike (Boyd et al. 2011, section 3.4.1), in the first steps only: it must settle."""
+    if step > FEW_STEPS:
+        return tie
+    if gap > 10 * moved:
+        return 2 * tie
+    return tie / 2 if moved > 10 * gap else tie
+
+
+def finite(sums: Vector) -> Vector:
+    """The sums, or a refusal to go on from them."""
+    if not np.isfinite(sums).all():
+        raise NoSolution("a sum over the parties is not finite: start the run again")
+    return sums

@@ -1,0 +1,170 @@
+"""Generalised linear models at a party: its columns leave once, under weights that only it knows.
+
+In federated IRLS parties get a residual for each row in every step, and so labels. Here every party mixes its columns
+by secret Gaussian weights, the coordinator sees the sum of the mixtures, solves for the labels in it, and tells the
+solution in terms of the mixtures.
+
+    symbol   code              shape             held by       leaves?
+    X_m      features          (rows, p_m)       party         never
+    Q_m T_m  basis, triangle   X_m = Q_m T_m/√n  party         never; orthonormal columns, so that no scale leaves
+    G_m      weights           (r_m, q)          party         never; secret, of the party's own key
+    A        sum of designs    (rows, q)         coordinator   Σ_m Q_m G_m √n = Σ_m X_m M_m
+    M_m      mixing            (p_m, q)          party         never; T_m⁻¹ G_m, so that w_m = M_m u
+    u, C     solution          (q + 1,), square  all           from the coordinator: A u = Σ_m X_m w_m
+    w_m      weights of state  (p_m,)            party         three digits, by policy
+    z_m, d_m shrunk, dual      (p_m,)            party         in sums M_mᵀz_m and M_mᵀd_m
+
+Columns that depend on others of the same party, or on the intercept, get coefficient 0. q is a few more than the number
+of all columns: a square Gaussian matrix may be nearly singular, an oblong one is not.
+"""
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+from scipy.linalg import solve_triangular
+
+from parley.numerics.arrays import Array, Vector
+from parley.numerics.limbs import to_limbs
+from parley.privacy.noise import KeyedNoise
+from parley.protocols.glm.messages import Solution
+
+INDEPENDENT = 1e-7
+"""A column whose part outside the others is shorter than this share of it counts as dependent."""
+RELAXATION = 1.6
+"""Of ADMM (Boyd et al. 2011, section 3.4.3): between 1.5 and 1.8 few steps are needed."""
+LARGEST_MIXING = 2.0**10
+"""Weights of a penalised run beyond this, or all below its inverse, would not fit the ring of a sum."""
+
+
+def independent_columns(features: Array) -> Array:
+    """Which columns are no combination of the ones before them and a constant; none that is constant itself."""
+    if not features.size:
+        return np.zeros(features.shape[1], dtype=bool)
+    centred = features - features.mean(axis=0)
+    lengths = np.linalg.norm(centred, axis=0)
+    known = lengths > INDEPENDENT * np.linalg.norm(features, axis=0)
+    kept = known.copy()
+    triangle = np.linalg.qr(centred[:, known] / lengths[known], mode="r")
+    outside = np.zeros(int(known.sum()))
+    outside[: len(triangle)] = np.abs(np.diag(triangle))
+    kept[known] = outside > INDEPENDENT
+    return np.asarray(kept)
+
+
+@dataclass(frozen=True)
+class Block:
+    """What the party works on; made once for a session."""
+
+    basis: Array
+    """√n Q_m: the training rows of the independent columns."""
+    mixing: Array
+    """M_m; rows of dependent columns are zero."""
+    weights: Array
+    """G_m."""
+    carries_intercept: bool
+    """The first party adds the intercept to its part of linear predictors."""
+
+    @property
+    def mixtures(self) -> int:
+        """q."""
+        return int(self.weights.shape[1])
+
+
+def block(features: Array, noise: KeyedNoise, run: str, party: str, mixtures: int, *, carries_intercept: bool) -> Block:
+    """Orthonormal columns and secret weights; the same whenever a session of the run begins."""
+    kept = independent_columns(features)
+    chosen = np.ascontiguousarray(features[:, kept], dtype=np.float64)
+    basis, triangle = np.linalg.qr(chosen)
+    weights = secret_gaussians(noise, run, party, int(kept.sum()), mixtures)
+    mixing, scale = np.zeros((len(kept), mixtures)), np.sqrt(len(features))
+    mixing[kept] = solve_triangular(triangle, weights) * scale if kept.any() else 0.0
+    return Block(basis * scale, mixing, weights, carries_intercept)
+
+
+def secret_gaussians(noise: KeyedNoise, run: str, party: str, rows: int, columns: int) -> Array:
+    """Normal variables (Box and Muller 1958) from the party's own key and name, and the run's."""
+    words = noise.words(f"glm mixtures {party}", run, 0, np.arange(rows, dtype=np.int64), 2 * columns)
+    uniform = ((words >> np.uint64(11)).astype(np.float64) + 0.5) * 2.0**-53
+    first, second = uniform[:, :columns], uniform[:, columns:]
+    return np.asarray(np.sqrt(-2 * np.log(first)) * np.cos(2 * np.pi * second))
+
+
+@dataclass(frozen=True)
+class Shrinking:
+    """The party's part of ADMM."""
+
+    shrunk: Vector
+    """z_m."""
+    dual: Vector
+    """d_m, scaled."""
+    tie: float
+    """ρ."""
+
+
+@dataclass(frozen=True)
+class State:
+    """The party between two rounds."""
+
+    weights: Vector
+    """w_m, and the intercept last where the party carries it."""
+    standard_errors: Vector
+    """Of them; nan where there are none."""
+    freedom: float = 0.0
+    summed: int = 0
+    """Training rows whose mixtures have left."""
+    shrinking: Shrinking | None = None
+    k: int = 0
+    """Iterations that are in the weights."""
+
+
+def design(party: Block, first: int, count: int) -> Array:
+    """The party's part of A, for these training rows."""
+    return party.basis[first : first + count] @ party.weights
+
+
+def penalty(party: Block) -> Array:
+    """M_mᵀM_m: ‖w_m‖² = uᵀM_mᵀM_m u."""
+    return party.mixing.T @ party.mixing
+
+
+def solved(party: Block, state: State, solution: Solution) -> State:
+    """Read the party's own coefficients, and their standard errors, from the solution."""
+    reading = _reading(party)
+    weights = reading @ solution.values
+    if state.shrinking is not None:
+        weights[: len(party.mixing)] = state.shrinking.shrunk
+    errors = np.full(len(weights), np.nan)
+    if solution.covariance is not None:
+        variances = np.einsum("ij,jk,ik->i", reading, solution.covariance, reading)
+        used = np.abs(reading).sum(axis=1) > 0  # a dependent column has no standard error
+        errors[used] = np.sqrt(np.maximum(variances[used], 0.0))
+    return replace(state, weights=weights, standard_errors=errors, freedom=solution.freedom, k=1)
+
+
+def _reading(party: Block) -> Array:
+    """(M_m, 0), and a row that reads the intercept where the party carries it."""
+    reading = np.pad(party.mixing, ((0, int(party.carries_intercept)), (0, 1)))
+    if party.carries_intercept:
+        reading[-1, -1] = 1.0
+    return reading
+
+
+def shrink(party: Block, state: State, solution: Vector, tie: float, threshold: float) -> tuple[State, Vector]:
+    """One step of ADMM (Boyd et al. 2011, section 6.4): soft-threshold, and what the next solution needs of it."""
+    weights = party.mixing @ solution[:-1]
+    before = state.shrinking or Shrinking(np.zeros_like(weights), np.zeros_like(weights), tie)
+    relaxed = RELAXATION * weights + (1 - RELAXATION) * before.shrunk
+    moved = relaxed + before.dual * (before.tie / tie)
+    shrunk = np.sign(moved) * np.maximum(np.abs(moved) - threshold / tie, 0.0)
+    after = Shrinking(shrunk, moved - shrunk, tie)
+    gap, change = weights - shrunk, shrunk - before.shrunk
+    high, low = to_limbs(np.array([gap @ gap, change @ change, shrunk @ shrunk]))
+    told = np.concatenate([party.mixing.T @ shrunk, party.mixing.T @ after.dual, high, low])
+    return replace(state, shrinking=after), told
+
+
+def linear_predictor(features: Array, weights: Vector) -> Vector:
+    """The party's part of η, with the intercept where its weights have one more number than it has columns."""
+    columns = features.shape[1]
+    part = features @ weights[:columns]
+    return part + weights[columns] if len(weights) > columns else part

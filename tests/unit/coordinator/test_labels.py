@@ -1,0 +1,54 @@
+"""The way from a spec's label privacy to the noise that is drawn."""
+
+import math
+
+import numpy as np
+import pytest
+
+from parley.coordinator.labels import LabelAccess, ReleasePlan
+from parley.numerics.losses import ForwardCorrectedBits, ForwardCorrectedSoftmax, Softmax
+from parley.party.bambi.local_role import training_loss
+from parley.privacy.dataset_ledger import DatasetTerms
+from parley.privacy.noise import new_key
+from parley.simulation.runs import scratch_ledger
+from parley.spec.parsing import parse_spec
+from parley.tables.loading import Labels
+
+ROWS = np.arange(60)
+SPEC = """
+name: kinds
+parties: [bank, shop]
+split: {{lower: 0.5, upper: lower, test: 0.5}}
+train: {{algorithm: bambi}}
+privacy: {{labels: {{mechanism: {mechanism}, epsilon: 1, kind: {kind}}}}}
+"""
+
+
+def gate_of(spec):
+    ids = np.array([f"{row:02d}" for row in ROWS])
+    labels = Labels(ids, ROWS % 10, tuple("0123456789"))
+    unlimited = DatasetTerms(epsilon=math.inf, delta=0.0)
+    access = LabelAccess(spec, "run", lambda _, __: labels, scratch_ledger(), new_key(), terms=unlimited)
+    return access.gate(labels, Softmax(10), ReleasePlan(lambda _: ROWS, 3, ROWS))
+
+
+@pytest.mark.parametrize(
+    ("mechanism", "kind", "loss"),
+    [
+        ("per_step", "auto", Softmax),
+        ("per_step", "laplace", Softmax),
+        ("per_step", "randomised_response", ForwardCorrectedSoftmax),
+        ("per_step", "unary_encoding", ForwardCorrectedBits),
+        ("once", "randomised_response", ForwardCorrectedSoftmax),
+        ("once", "unary_encoding", ForwardCorrectedBits),
+    ],
+)
+def test_the_kind_that_a_spec_names_is_drawn_and_coordinator_and_party_train_on_its_likelihood(mechanism, kind, loss):
+    spec = parse_spec(SPEC.format(mechanism=mechanism, kind=kind))
+    gate = gate_of(spec)
+    assert isinstance(gate.loss, loss)
+    assert type(training_loss("softmax", 10, spec.privacy.labels)) is type(gate.loss)
+    first, second = gate.target(0, ROWS), gate.target(1, ROWS)
+    assert np.array_equal(first, second) == (mechanism == "once")
+    if kind == "randomised_response":
+        assert np.array_equal(first.sum(axis=1), np.ones(len(ROWS)))
