@@ -236,6 +236,8 @@ def test_of_noised_rows_the_column_attacks_find_the_noised_column_at_most(client
 
 
 def test_noised_rows_are_paid_for_once_and_another_epsilon_is_refused_when_the_budget_is_spent(client, federation):
+    exact = client.start(linear(OPEN, seed=51))
+    exact.result()
     for seed in range(2):
         client.start(linear(OPEN, seed=seed, privacy={"features": NOISED})).result()
     command = [sys.executable, "-m", "parley", "ledger", "datasets", "--json", "--config"]
@@ -243,7 +245,7 @@ def test_noised_rows_are_paid_for_once_and_another_epsilon_is_refused_when_the_b
     (south,) = json.loads(subprocess.run([*command, config], capture_output=True, check=True).stdout)["datasets"]
     assert (south["data set"], south["records"], south["chain"]) == ("features/train", ROWS, "whole")
     assert south["ε spent"] == pytest.approx(NOISED["epsilon"], rel=1e-6)
-    assert south["without noise"]  # the exact runs before
+    assert f"{exact.run_id}/features/train/exact" in south["without noise"]
     with pytest.raises(RequestRefused, match=r"BUDGET_EXHAUSTED.*features/train.*past its budget of 10"):
         client.start(linear(OPEN, privacy={"features": NOISED | {"epsilon": 9.5}}))
 
