@@ -306,8 +306,8 @@ def _sums_per_row(
             hashes = _hashes(connection, own.rows_digest) if hashes is None else hashes
             if hashes is not None and not _overlap(connection, old.rows_digest, hashes):
                 continue
-        by_rank = policy.sums_per_row == "columns" and own.rank and old.rank
-        total += old.sums_per_row * (own.rank / old.rank if by_rank else 1)
+        by_columns = policy.sums_per_row == "columns" and own.rank is not None and old.rank is not None
+        total += old.sums_per_row * ((own.rank or 1) / (old.rank or 1) if by_columns else 1)
     return ceil(total)
 
 
