@@ -27,6 +27,10 @@ SPEC = "spec.sha256"
 """File with the digest of the spec that a run has begun with here."""
 
 
+ALGORITHM = "algorithm.txt"
+"""File that names the algorithm of a run."""
+
+
 DIGESTS = "digests.json"
 """File with digests of what the run has read here."""
 
@@ -60,6 +64,17 @@ class Store:
         path = self._made(run_id) / SPEC
         if not path.exists():
             _replace(path, digest.encode())
+
+    def save_algorithm(self, run_id: str, name: str) -> None:
+        """Note which algorithm trains a run here, so that no other one is imported to read its model."""
+        path = self._made(run_id) / ALGORITHM
+        if not path.exists():
+            _replace(path, name.encode())
+
+    def algorithm(self, run_id: str) -> str | None:
+        """The algorithm of a run; None where that was not noted."""
+        path = self._run(run_id) / ALGORITHM
+        return path.read_text() if path.exists() else None
 
     def spec(self, run_id: str) -> str | None:
         """The digest of the spec that a run has begun with here; None if it never began."""

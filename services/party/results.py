@@ -15,5 +15,7 @@ def coefficients_of(store: Store, run_id: str, accepted: Collection[str]) -> lis
     """
     model, kept = store.load_model(run_id), store.load_preprocessing(run_id)
     columns = [] if kept is None else Fitted.from_json(kept).outputs
-    found = (party_side(name).coefficients(model, columns) for name in accepted)
+    trained = store.algorithm(run_id)
+    names = accepted if trained is None else [name for name in accepted if name == trained]
+    found = (party_side(name).coefficients(model, columns) for name in names)
     return next((coefficients for coefficients in found if coefficients), [])

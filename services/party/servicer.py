@@ -190,6 +190,7 @@ class PartyServicer(pb_grpc.PartyServiceServicer):
         )
         if not session.predicts:
             await self._compute(self._store.save_spec, session.run_id, session.agreement.spec_digest.hex())
+            await self._compute(self._store.save_algorithm, session.run_id, session.opened.spec.train.algorithm)
         return pb.BeginSessionResponse()
 
     async def Exchange(
