@@ -100,6 +100,7 @@ def make_app(runs: RunAccess, access: Access) -> Starlette:
             Route("/api/runs", routes.start, methods=["POST"]),
             Route("/api/check", routes.check, methods=["POST"]),
             Route("/api/parties", routes.parties),
+            Route("/api/audit", routes.audit),
             Route("/api/runs/{run}", routes.run),
             Route("/api/runs/{run}/events", routes.events),
             Route("/api/runs/{run}/ledger", routes.ledger),
@@ -165,6 +166,9 @@ class _Routes:
 
     async def parties(self, _: Request) -> Response:
         return _json([asdict(party) for party in await self._runs.parties()])
+
+    async def audit(self, _: Request) -> Response:
+        return _json([asdict(entry) for entry in await self._runs.audit()])
 
     async def ledger(self, request: Request) -> Response:
         return _json(asdict(await self._runs.ledger(_run(request))))

@@ -180,6 +180,20 @@ class ProblemView:
 
 
 @dataclass(frozen=True)
+class AuditView:
+    """Something that somebody asked of the coordinator."""
+
+    sequence: int
+    time: str
+    role: str
+    name: str
+    address: str
+    action: str
+    subject: str
+    outcome: str
+
+
+@dataclass(frozen=True)
 class ForecastView:
     """What a run would send if every iteration is made."""
 
@@ -251,6 +265,9 @@ class RunAccess(Protocol):
 
     async def coefficients(self, run_id: str) -> Sequence[CoefficientsView]:
         """Coefficients that a run has tuned, by party; empty if it tunes none."""
+
+    async def audit(self) -> Sequence[AuditView]:
+        """Who did what here last, newest first."""
 
     async def metrics(self) -> tuple[bytes, str]:
         """Figures for a monitoring system, and their content type."""

@@ -1,4 +1,4 @@
-// The list of runs, and how the parties stand.
+// The list of runs, how the parties stand, and who did what.
 import { ask, bytes, chip, day, duration, el, every, notice, number, percent, table, update } from "./page.js";
 
 function score(metrics) {
@@ -109,4 +109,19 @@ export function parties(main, leaving) {
   main.append(el("div", { class: "title" }, el("h1", {}, "Parties")), place,
     el("p", { class: "soft small" }, "Bytes are those of training and prediction rounds since this coordinator started."));
   every(5, leaving, async () => update(place, partyTable(await ask("/api/parties"))));
+}
+
+export function audit(main, leaving) {
+  const place = el("section", { class: "panel" }, el("p", { class: "empty" }, "Loading …"));
+  main.append(el("div", { class: "title" }, el("h1", {}, "Audit")), place,
+    el("p", { class: "soft small" }, "The newest lines of this coordinator's trail; ", el("code", {}, "parley audit"), " checks and prints all of it."));
+  every(5, leaving, async () => {
+    const found = await ask("/api/audit");
+    update(place, found.length ? table(
+      [["When", ""], ["Who", ""], ["From", ""], ["What", ""], ["About", ""], ["Outcome", ""]],
+      found.map((line) => Object.assign([
+        day(line.time), el("span", {}, el("b", {}, line.name), ` ${line.role}`), line.address,
+        line.action.split("/").pop(), line.subject || "–", line.outcome,
+      ], { key: String(line.sequence) })), "Who did what, newest first") : el("p", { class: "empty" }, "Nobody has asked for anything yet."));
+  });
 }

@@ -32,6 +32,7 @@ from parley.services.relay.servicer import REFUSALS as RELAY_REFUSALS
 from parley.services.relay.servicer import SERVICE as RELAY
 from parley.services.relay.servicer import RelayServicer
 from parley.services.relay.switchboard import OwnLine, Switchboard
+from parley.services.wire.audit import AuditTrail
 from parley.services.wire.authorisation import HEALTH, REFLECTION, Caller, Policy
 from parley.services.wire.certificates import load_identity
 from parley.services.wire.configuration import ConfigInvalid, load_config
@@ -91,8 +92,9 @@ async def main(given: argparse.Namespace) -> None:
     programs = ProgramFactory(labels, ledger, key, evaluations)
     runs = RunSupervisor(registry, fleet, labels, programs, config.runs)
     alignments = AlignmentRunner(config.name, config.state, config.labels, fleet)
+    trail = AuditTrail(config.state)
     policy, standing = ClientPolicy(POLICY.methods, config.clients), Standing(config.identity)
-    server = make_server(BoundaryInterceptor(policy, {**CATALOGUE, **REFUSALS, **RELAY_REFUSALS}, standing))
+    server = make_server(BoundaryInterceptor(policy, {**CATALOGUE, **REFUSALS, **RELAY_REFUSALS}, standing, trail))
     run_service_pb2_grpc.add_RunServiceServicer_to_server(
         RunServicer(runs, registry, fleet, LedgerReports(registry, ledger, evaluations, threads), alignments), server
     )
@@ -106,7 +108,7 @@ async def main(given: argparse.Namespace) -> None:
     await runs.resume_unfinished()
     pruning = asyncio.create_task(_prune(runs, config.retention_days))
     try:
-        async with web_page(config, WebRuns(runs, registry, fleet, ledger, threads)):
+        async with web_page(config, WebRuns(runs, registry, fleet, ledger, threads, trail), trail):
             await _while_held(serve(server, address, given.ready_file), lease, lambda: recorded.writer() == token)
     finally:
         pruning.cancel()

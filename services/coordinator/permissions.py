@@ -7,6 +7,7 @@ from typing import Any, cast
 from parley.contracts.run.v1 import run_service_pb2
 from parley.dashboard.views import Refused, RunAccess
 from parley.services.coordinator.config import Permission, Permissions
+from parley.services.wire.audit import ADMITTED
 from parley.services.wire.authorisation import Caller, NotAuthorised, Policy
 
 NEEDED_BY_CALL: Mapping[str, Permission] = {
@@ -43,8 +44,13 @@ NEEDED_BY_PAGE: Mapping[str, Permission] = {
     "delete": "administer",
     "cancel": "cancel",
     "ledger": "ledger",
+    "audit": "administer",
 }
 """The same for what the web page asks (`RunAccess`)."""
+NOTED_OF_PAGE = ("start", "resume", "tag", "cancel", "predict", "delete", "ledger")
+"""What the audit trail takes down of what the page asks: all that does more than look, and ledgers."""
+Note = Callable[[str, str, str], None]
+"""Takes down what was asked, about what, and the outcome."""
 RUN_SERVICE = f"/{run_service_pb2.DESCRIPTOR.services_by_name['RunService'].full_name}/"
 
 
@@ -82,8 +88,8 @@ class ClientPolicy(Policy):
 class PermittedPage:
     """`RunAccess` behind the permissions that the configuration gives to whoever has the page's token."""
 
-    def __init__(self, runs: RunAccess, permissions: Permissions) -> None:
-        self._runs, self._permissions = runs, permissions
+    def __init__(self, runs: RunAccess, permissions: Permissions, note: Note) -> None:
+        self._runs, self._permissions, self._note = runs, permissions, note
 
     @property
     def version(self) -> str:
@@ -96,15 +102,28 @@ class PermittedPage:
         if needed is None:
             raise AttributeError(name)
         if needed not in self._permissions:
+            self._note(name, "", "NOT_PERMITTED")
             raise Refused(
                 403,
                 "NOT_PERMITTED",
                 f"the page lacks the permission `{needed}`: add it to `web.permissions` in the coordinator's "
                 "configuration, and start it again",
             )
-        return cast(Callable[..., Any], getattr(self._runs, name))
+        method = cast(Callable[..., Any], getattr(self._runs, name))
+        if name not in NOTED_OF_PAGE:
+            return method
+
+        async def noted(*arguments: Any) -> Any:
+            self._note(name, arguments[0], ADMITTED)
+            try:
+                return await method(*arguments)
+            except Refused as refused:
+                self._note(name, arguments[0], refused.reason)
+                raise
+
+        return noted
 
 
-def permitted(runs: RunAccess, permissions: Permissions) -> RunAccess:
-    """What the page is given."""
-    return cast(RunAccess, PermittedPage(runs, permissions))
+def permitted(runs: RunAccess, permissions: Permissions, note: Note = lambda *_: None) -> RunAccess:
+    """What the page is given; `note` takes down what is done by it."""
+    return cast(RunAccess, PermittedPage(runs, permissions, note))

@@ -16,6 +16,7 @@ from parley.contracts.run.v1.run_service_pb2 import PartyCoefficients
 from parley.dashboard.access import Access, read_or_create_token
 from parley.dashboard.app import make_app
 from parley.dashboard.views import (
+    AuditView,
     CheckView,
     CoefficientsView,
     EntryView,
@@ -44,8 +45,10 @@ from parley.services.coordinator.registry_tables import EventRecord, RunRecord
 from parley.services.coordinator.reports import REPORT_SECONDS, entries_of, report_of
 from parley.services.coordinator.results import coefficients_of
 from parley.services.coordinator.runs import RunSupervisor
+from parley.services.coordinator.web_audit import AuditedPage
 from parley.services.coordinator.web_server import PageServer
 from parley.services.wire import metrics
+from parley.services.wire.audit import AuditTrail
 from parley.services.wire.coefficient_codec import figures_of, inference_of
 from parley.services.wire.configuration import ConfigInvalid
 from parley.services.wire.refusals import find
@@ -78,10 +81,16 @@ class WebRuns:
     version = VERSION
 
     def __init__(
-        self, runs: RunSupervisor, registry: AsyncRegistry, fleet: Fleet, ledger: Ledger, threads: DatabaseThreads
+        self,
+        runs: RunSupervisor,
+        registry: AsyncRegistry,
+        fleet: Fleet,
+        ledger: Ledger,
+        threads: DatabaseThreads,
+        trail: AuditTrail,
     ) -> None:
         self._runs, self._registry, self._fleet, self._ledger = runs, registry, fleet, ledger
-        self._threads = threads
+        self._threads, self._trail = threads, trail
         self._states: dict[str, int] = {}
         metrics.REGISTRY.register(metrics.RunStates(lambda: self._states))
         self._health: tuple[float, Sequence[PartyView]] = (0.0, ())
@@ -187,6 +196,22 @@ class WebRuns:
             record = await self._registry.get(run_id)
             return [_coefficients(each) for each in await coefficients_of(self._fleet, record)]
 
+    async def audit(self) -> Sequence[AuditView]:
+        """Who did what here last, newest first."""
+        return [
+            AuditView(
+                sequence=entry.sequence,
+                time=entry.time,
+                role=entry.role,
+                name=entry.name,
+                address=entry.address,
+                action=entry.action,
+                subject=entry.subject,
+                outcome=entry.outcome,
+            )
+            for entry in reversed(self._trail.newest)
+        ]
+
     async def metrics(self) -> tuple[bytes, str]:
         """Figures for Prometheus; runs by state as they were last read, while the database is away."""
         try:
@@ -268,15 +293,16 @@ class WebRuns:
 
 
 @contextlib.asynccontextmanager
-async def web_page(config: CoordinatorConfig, runs: WebRuns) -> AsyncIterator[None]:
+async def web_page(config: CoordinatorConfig, runs: WebRuns, trail: AuditTrail) -> AsyncIterator[None]:
     """Serve the page beside the coordinator, if its configuration asks for it."""
     if config.web is None:
         yield
         return
+    permissions = config.web.permissions
     token_file = config.web.token_file or config.state / "web.token"
     access = Access(read_or_create_token(token_file), secure=not config.web.insecure_http)
     settings = uvicorn.Config(
-        make_app(permitted(runs, config.web.permissions), access),
+        AuditedPage(lambda note: make_app(permitted(runs, permissions, note), access), trail),
         log_config=None,
         access_log=False,
         server_header=False,

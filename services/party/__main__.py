@@ -19,6 +19,7 @@ from parley.services.party.exposure import open_register
 from parley.services.party.refusals import CATALOGUE
 from parley.services.party.servicer import PartyServicer, PeerServicer
 from parley.services.wire import metrics
+from parley.services.wire.audit import AuditTrail
 from parley.services.wire.authorisation import HEALTH, REFLECTION, Policy
 from parley.services.wire.certificates import load_identity
 from parley.services.wire.configuration import ConfigInvalid, load_config
@@ -61,7 +62,8 @@ async def main(given: argparse.Namespace) -> None:
         open_ledger(config.database_url).close()
         open_register(config.database_url).close()
     limit_threads(config.threads)
-    server = make_server(BoundaryInterceptor(POLICY, with_loaded({**CATALOGUE, **REFUSALS}), Standing(config.identity)))
+    catalogue, trail = with_loaded({**CATALOGUE, **REFUSALS}), AuditTrail(config.state)
+    server = make_server(BoundaryInterceptor(POLICY, catalogue, Standing(config.identity), trail))
     sockets = config.state / SOCKETS
     line = RelayLine(config.relays[0], config.identity, sockets) if config.connect is not None else None
     lines = {} if line is None else {(line.place.role, line.place.name): line}

@@ -28,7 +28,7 @@ METHODS = {
 REFUSALS: Catalogue = {
     PartyAway: Refusal("UNAVAILABLE", "PARTY_AWAY"),
     ConnectionUnknown: Refusal("NOT_FOUND", "CONNECTION_UNKNOWN"),
-    RegistrationReplaced: Refusal("ABORTED", "REGISTRATION_REPLACED"),
+    RegistrationReplaced: Refusal("FAILED_PRECONDITION", "REGISTRATION_REPLACED"),
     TooManyConnections: Refusal("RESOURCE_EXHAUSTED", "TOO_MANY_CONNECTIONS"),
 }
 
@@ -49,7 +49,7 @@ class RelayServicer(pb_grpc.RelayServiceServicer):
         async for connection_id in self._switchboard.register(party):
             yield pb.RegisterResponse(connection_id=connection_id)
 
-    async def Accept(
+    async def Accept(  # type: ignore[override]  # it writes to the context itself
         self, request_iterator: AsyncIterator[pb.AcceptRequest], context: grpc.aio.ServicerContext
     ) -> None:
         """One connection, at the party's side."""
@@ -57,7 +57,7 @@ class RelayServicer(pb_grpc.RelayServiceServicer):
         side = ServedSide(request_iterator, context, pb.AcceptResponse)
         await self._switchboard.accept(caller_of(context).name, first.connection_id, side)
 
-    async def Connect(
+    async def Connect(  # type: ignore[override]
         self, request_iterator: AsyncIterator[pb.ConnectRequest], context: grpc.aio.ServicerContext
     ) -> None:
         """One connection, at the side of whoever opened it."""

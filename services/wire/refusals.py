@@ -16,9 +16,11 @@ from grpc_status import rpc_status
 from parley.protocols.refusals import Catalogue, Refusal
 from parley.protocols.tensor.codec import MessageInvalid
 from parley.services.wire import metrics
+from parley.services.wire.audit import AuditTrail, is_quiet, origin, subject_of
 from parley.services.wire.authorisation import Caller, NotAuthorised, Policy, caller_of, certificate_of
 from parley.services.wire.certificate_files import CertificateError, CertificateExpired, PeerRefused
 from parley.services.wire.revocation import CertificateRevoked, Standing
+from parley.storage.failures import StorageFailed
 
 DOMAIN = "parley"
 LONGEST_BYTES = 1500
@@ -87,8 +89,14 @@ class _Malformed:
 class BoundaryInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]
     """The one place where callers are checked and errors become refusals."""
 
-    def __init__(self, policy: Policy, catalogue: Catalogue, standing: Standing | None = None) -> None:
-        """`standing` says whether a caller's certificate stands; without one, what TLS checked at first is enough."""
+    def __init__(
+        self, policy: Policy, catalogue: Catalogue, standing: Standing | None = None, trail: AuditTrail | None = None
+    ) -> None:
+        """`standing` says whether a caller's certificate stands; without one, what TLS checked at first is enough.
+
+        `trail` takes every call down that does more than look, and every refusal.
+        """
+        self._trail = trail
         self._policy = policy
         self._catalogue = catalogue
         self._standing = standing
@@ -137,16 +145,19 @@ class BoundaryInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]
         """Around a call: its caller may make it, and as long as one `lasts` its certificate stands."""
         watch: asyncio.Task[None] | None = None
         try:
-            self._admit(method, context)
+            caller = self._admit(method, context)
             _refuse_malformed(request)
+            if self._trail is not None and not is_quiet(method):
+                self._trail.note(caller.role, caller.name, origin(context.peer()), method, subject_of(request))
             watch = self._watched(context) if lasts else None
             yield
         except Exception as error:
-            await self._refuse(method, context, error)
+            await self._refuse(method, request, context, error)
         except asyncio.CancelledError:
             if watch is None or not watch.done():
                 raise
-            await self._refuse(method, context, CertificateRevoked("the caller's certificate stands no longer"))
+            fallen = CertificateRevoked("the caller's certificate stands no longer")
+            await self._refuse(method, request, context, fallen)
         finally:
             if watch is not None:
                 watch.cancel()
@@ -170,10 +181,24 @@ class BoundaryInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]
 
         return asyncio.create_task(end())
 
-    async def _refuse(self, method: str, context: grpc.aio.ServicerContext, error: Exception) -> None:
+    def _note_refusal(self, method: str, request: Any, context: grpc.aio.ServicerContext, reason: str) -> None:
+        if self._trail is None:
+            return
+        try:
+            caller = caller_of(context)
+        except (CertificateError, NotAuthorised):
+            caller = Caller("unknown", "")
+        subject = "" if isinstance(request, _Malformed) else subject_of(request)
+        try:
+            self._trail.note(caller.role, caller.name, origin(context.peer()), method, subject, reason)
+        except StorageFailed as failure:  # nothing was done: the caller is told why all the same
+            logger.error("a refusal is missing in the audit trail: %s", failure)
+
+    async def _refuse(self, method: str, request: Any, context: grpc.aio.ServicerContext, error: Exception) -> None:
         if isinstance(error, grpc.aio.AbortError):
             raise error
         refusal = find(self._catalogue, error)
+        self._note_refusal(method, request, context, "INTERNAL" if refusal is None else refusal.reason)
         metrics.REFUSALS.labels(method, "INTERNAL" if refusal is None else refusal.reason).inc()
         if refusal is not None:
             # An error that quotes values says what of it may be written down.

@@ -33,6 +33,9 @@ OPTIONS: list[tuple[str, Any]] = [
     ("grpc.initial_reconnect_backoff_ms", 100),
     ("grpc.min_reconnect_backoff_ms", 1_000),
     ("grpc.max_reconnect_backoff_ms", 1_000),
+    # What a stream may hold that nobody reads yet. gRPC's own estimate of it grows with the delay of a busy machine.
+    ("grpc.http2.bdp_probe", 0),
+    ("grpc.http2.lookahead_bytes", 4 * 1024 * 1024),
     ("grpc.so_reuseport", 0),  # a port that is taken is an error; otherwise two servers would share it
     ("grpc.server_handshake_timeout_ms", 20_000),  # a connection on which nothing is sent is closed
 ]

@@ -11,6 +11,8 @@ from parley.commands import (
     align,
     approve,
     attack,
+    audit,
+    backup,
     card,
     certs,
     coefficients,
@@ -50,6 +52,8 @@ app.command("approve", rich_help_panel=SET_UP)(approve.approve)
 app.command("coordinator", rich_help_panel=SET_UP)(services.coordinator)
 app.command("party", rich_help_panel=SET_UP)(services.party)
 app.command("relay", rich_help_panel=SET_UP)(services.relay)
+app.command("backup", rich_help_panel=SET_UP)(backup.backup)
+app.command("restore", rich_help_panel=SET_UP)(backup.restore)
 app.add_typer(run.app, name="run", rich_help_panel=TRAIN)
 run.app.command("card")(card.card)
 run.app.command("coefficients")(coefficients.coefficients)
@@ -59,6 +63,7 @@ app.command("parties", rich_help_panel=TRAIN)(federation.parties)
 app.command("predict", rich_help_panel=TRAIN)(federation.predict)
 app.add_typer(ledger.app, name="ledger", rich_help_panel=TRAIN)
 app.command("exposure", rich_help_panel=TRAIN)(exposure.exposure)
+app.command("audit", rich_help_panel=TRAIN)(audit.audit)
 app.add_typer(transcript.app, name="transcript", rich_help_panel=TRAIN)
 
 

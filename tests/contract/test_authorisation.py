@@ -1,7 +1,5 @@
 """Every RPC has roles, and nothing has a role that is not an RPC."""
 
-from parley.contracts.relay.v1 import relay_service_pb2
-
 import parley.services.coordinator.__main__ as coordinator_main
 import parley.services.party.__main__ as party_main
 import parley.services.relay.__main__ as relay_main
@@ -9,6 +7,7 @@ from parley.contracts.alignment.v1 import alignment_service_pb2
 from parley.contracts.coordinator.v1 import coordinator_service_pb2
 from parley.contracts.party.v1 import party_service_pb2
 from parley.contracts.peer.v1 import peer_service_pb2
+from parley.contracts.relay.v1 import relay_service_pb2
 from parley.contracts.run.v1 import run_service_pb2
 from parley.services.wire.authorisation import HEALTH, REFLECTION
 

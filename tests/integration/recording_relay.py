@@ -39,5 +39,5 @@ async def _recorded(one, other):
 
 
 if __name__ == "__main__":
-    switchboard.splice = _recorded
+    vars(switchboard)["splice"] = _recorded
     run(main, __doc__)

@@ -8,12 +8,12 @@ from typing import Any
 import grpc
 import pytest
 from grpc_health.v1 import health_pb2
-from parley.contracts.relay.v1 import relay_service_pb2
 
 from parley.contracts.alignment.v1 import alignment_service_pb2
 from parley.contracts.coordinator.v1 import coordinator_service_pb2
 from parley.contracts.party.v1 import party_service_pb2
 from parley.contracts.peer.v1 import peer_service_pb2
+from parley.contracts.relay.v1 import relay_service_pb2
 from parley.contracts.run.v1 import run_service_pb2
 from parley.services.wire.certificates import create_authority, issue, load_identity
 from parley.services.wire.refusals import reason_of

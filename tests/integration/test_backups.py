@@ -1,6 +1,7 @@
 """A backup that was made while a run went on is enough to go on with it, as docs/backups.md says."""
 
 import re
+import shutil
 import sqlite3
 import subprocess
 import sys
@@ -9,7 +10,12 @@ from pathlib import Path
 
 import pytest
 
+from parley.commands.backup import backup, restore
 from parley.local import LocalFederation, ProcessEnded
+from parley.testing.federations import ForkedFederation, fork_server
+from parley.testing.remains import remains_of, start, wait_for_end
+from parley.testing.stage import small_policy, write_tables
+from tests.contract_suite.test_bambi import TestBambi as BambiContract
 from tests.integration.conftest import spec
 from tests.integration.test_damaged_database import damage
 
@@ -48,3 +54,30 @@ def test_a_damaged_database_is_replaced_by_its_backup_and_the_run_goes_on(data, 
         assert run.step == 60
         assert run.message.attempt == 2
         assert run.ledger().broken == ""
+
+
+def test_every_service_is_restored_into_an_empty_directory_and_the_run_ends_with_the_same_bits(tmp_path):
+    """Backups of all services, made one after the other while the run goes on; then every state is lost."""
+    case = BambiContract.case
+    tables, labels = write_tables(tmp_path / "data", [case])
+    left = {}
+    with fork_server() as server:
+        for way in ("quiet", "lost"):
+            local = ForkedFederation(tmp_path / way, tables, labels, policy=small_policy([case]))
+            local.fork_server = server
+            with local, local.connect() as client:
+                run = start(client, case.patient_spec, "restored")
+                if way == "lost":
+                    next(event for event in run.watch() if event.progress.checkpoint)
+                    for name in local.services:
+                        backup(local.directory / f"{name}.yaml", tmp_path / f"{name}.tar.gz")
+                    for name in local.services:
+                        local.kill(name)
+                        shutil.rmtree(local.directory / "state" / name)
+                    for name in local.services:
+                        restore(tmp_path / f"{name}.tar.gz", local.directory / f"{name}.yaml")
+                        local.restart(name)
+                run = wait_for_end(client, run.run_id)
+                assert run.state == "COMPLETED", run.reason
+                left[way] = remains_of(local, client, run.run_id)
+    assert left["lost"] == left["quiet"]

@@ -9,9 +9,9 @@ from pathlib import Path
 import grpc
 import numpy as np
 import pytest
+
 from parley.contracts.relay.v1 import relay_service_pb2 as pb
 from parley.contracts.relay.v1 import relay_service_pb2_grpc as pb_grpc
-
 from parley.services.wire.certificates import create_authority, issue, load_identity
 from parley.services.wire.refusals import reason_of
 from parley.services.wire.transport import channel_credentials, channel_options

@@ -5,9 +5,9 @@ import contextlib
 
 import grpc
 import pytest
+
 from parley.contracts.relay.v1 import relay_service_pb2 as pb
 from parley.contracts.relay.v1 import relay_service_pb2_grpc as pb_grpc
-
 from parley.services.relay.servicer import METHODS, REFUSALS, RelayServicer
 from parley.services.relay.switchboard import Switchboard
 from parley.services.wire import transport
