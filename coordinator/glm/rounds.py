@@ -166,7 +166,7 @@ def _dependent(mixed: Array, kept: int, columns: int) -> bool:
         return True
     ones = np.ones(len(mixed))
     fitted, *_ = np.linalg.lstsq(mixed, ones, rcond=DEPENDENT)
-    return float(np.linalg.norm(ones - mixed @ fitted)) < np.sqrt(DEPENDENT) * np.sqrt(len(mixed))
+    return float(np.linalg.norm(ones - mixed @ fitted)) < float(np.sqrt(DEPENDENT * len(mixed)))
 
 
 def _target(problem: Problem) -> Vector:

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from parley.privacy.coefficients import Coefficient
 
 WHOLE = "all columns"
+INFERENCE = ("standard_error", "p_value", "low", "high")
 
 
 def coefficients(
@@ -38,7 +39,7 @@ def coefficients(
     """
     if config is not None:
         party, found = own_coefficients(run, config)
-        rows = [_row(party, one.column or WHOLE, one.value, **_inference(one)) for one in found if not one.figure]
+        rows = [_row(party, one.column or WHOLE, one.value, _inference(one)) for one in found if not one.figure]
     elif address is None or identity is None:
         raise typer.BadParameter("say whom to ask: --address and --identity, or --config at a party")
     else:
@@ -60,7 +61,7 @@ def coefficient_rows(found: Mapping[str, "TunedCoefficients"]) -> list[dict[str,
     rows: list[dict[str, Any]] = []
     for party, tuned in found.items():
         values = ({WHOLE: tuned.whole} if tuned.whole is not None else {}) | tuned.columns
-        rows += [_row(party, column, value, **tuned.inference.get(column, {})) for column, value in values.items()]
+        rows += [_row(party, column, value, tuned.inference.get(column)) for column, value in values.items()]
         if tuned.kept:
             rows.append(_row(party, "", None, kept=tuned.kept))
     return rows
@@ -90,18 +91,11 @@ def own_coefficients(run: str, config: Path) -> tuple[str, "list[Coefficient]"]:
 
 
 def _inference(one: "Coefficient") -> dict[str, float | None]:
-    return {"standard_error": one.standard_error, "p_value": one.p_value, "low": one.low, "high": one.high}
+    return {name: getattr(one, name) for name in INFERENCE}
 
 
-def _row(  # one column of the table for each argument
-    party: str,
-    column: str,
-    value: float | None,
-    standard_error: float | None = None,
-    p_value: float | None = None,
-    low: float | None = None,
-    high: float | None = None,
-    kept: str = "",
+def _row(
+    party: str, column: str, value: float | None, known: Mapping[str, float | None] | None = None, kept: str = ""
 ) -> dict[str, Any]:
-    known = {"standard_error": standard_error, "p_value": p_value, "low": low, "high": high}
-    return {"party": party, "column": column, "coefficient": value} | known | {"kept": kept}
+    inferred = {name: (known or {}).get(name) for name in INFERENCE}
+    return {"party": party, "column": column, "coefficient": value} | inferred | {"kept": kept}
