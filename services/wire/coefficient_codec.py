@@ -2,13 +2,15 @@
 
 from collections.abc import Iterable
 from dataclasses import asdict
+from typing import Literal
 
 from parley.contracts.party.v1 import party_service_pb2 as pb
 from parley.privacy.coefficients import SharedCoefficients
 from parley.privacy.release import Release
 from parley.services.wire.pages import page_of
 
-INFERENCE = ("standard_error", "p_value", "low", "high")
+Inferred = Literal["standard_error", "p_value", "low", "high"]
+INFERENCE: tuple[Inferred, ...] = ("standard_error", "p_value", "low", "high")
 
 
 def encode_coefficients(release: Release[SharedCoefficients], page_token: str = "") -> pb.GetCoefficientsResponse:

@@ -155,8 +155,8 @@ class Fuzzer:
             self.tally.fail(f"call {number}: {method.path} by {caller}: {outcome.status} {outcome.reason}: {sent}")
         if method.name == "Exchange" and outcome.answers:
             self._last = None
-        if method.name == "OpenSession" and outcome.status == "OK":
-            self._taken.add(messages[0].session_id)
+        if outcome.status == "OK" and isinstance(opening := messages[0], party_pb.OpenSessionRequest):
+            self._taken.add(opening.session_id)
         if method.name in ("StartRun", "ResumeRun") and outcome.status == "OK":
             run_id = outcome.answers[0].run.run_id
             self.started.add(run_id)

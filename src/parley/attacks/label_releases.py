@@ -36,8 +36,10 @@ class _WatchedAccess(LabelAccess):
 
     opened: "list[_Opened]"
 
-    def gate(self, labels: Labels, loss: Any, plan: ReleasePlan) -> LabelGate:
-        gate = super().gate(labels, loss, plan)
+    def gate(
+        self, labels: Labels, loss: Any, plan: ReleasePlan, dtype: type[np.floating[Any]] = np.float32
+    ) -> LabelGate:
+        gate = super().gate(labels, loss, plan, dtype)
         self.opened.append(_Opened(gate, plan, labels))
         return gate
 
