@@ -1,7 +1,6 @@
 """Rounds as protos. Only releases are encoded; what is decoded is checked here, before a role sees it."""
 
 from parley.contracts.explore.v1 import explore_pb2 as pb
-
 from parley.privacy.release import Addend, Release
 from parley.protocols.aggregation.codec import enum_codes, named
 from parley.protocols.explore.crossings import CROSSINGS, statements

@@ -4,7 +4,6 @@ import math
 from collections import deque
 
 from parley.contracts.glm.v1 import glm_pb2 as pb
-
 from parley.privacy.release import Addend, Release
 from parley.protocols.aggregation.codec import decode_addend, encode_addend, enum_codes, named
 from parley.protocols.glm.crossings import CROSSINGS, statements
