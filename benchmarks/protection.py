@@ -5,9 +5,11 @@ the wire and the protection. Every round of measurements visits every case, so t
 ratios are medians over rounds.
 """
 
+import os
 import statistics
 import tempfile
 import time
+from collections import deque
 from pathlib import Path
 from typing import Any
 
@@ -19,11 +21,17 @@ from parley.local import LocalFederation
 from parley.privacy.accounting import RecordCounts
 from parley.privacy.label_mechanisms import choose_mechanism
 from parley.privacy.ledger import Budget, Charge, open_ledger
+from parley.privacy.mask_stream import PairStream
+from parley.privacy.receipts import ReleaseDigest
+from parley.privacy.ring import Ring
+from parley.privacy.transcript import Transcript, digest_of
+from parley.protocols.tensor.codec import Blobs, encode_tensor
 from parley.splitting import split_dataset
 
 PARTIES = ("bank", "shop", "telco", "grocer")
 STEPS, REPEATS, BATCH, CLASSES = 600, 5, 256, 10
 LEDGER_STEPS = 2560
+BINDING_STEPS = 2000
 
 CASES = {
     "plain": ("plain", "off"),
@@ -49,6 +57,8 @@ def run() -> list[dict[str, Any]]:
     ]
     per_step = statistics.median(seconds["label DP per step"])
     rows.append(row_of("ledger", "share of a step", 1e3 * ledger, "ms", "plain", ledger / (per_step - ledger) + 1))
+    binding, masked = _binding_seconds(), statistics.median(seconds["pairwise"])
+    rows.append(row_of("binding", "share of a step", 1e3 * binding, "ms", "pairwise", binding / (masked - binding) + 1))
     return rows
 
 
@@ -106,6 +116,28 @@ def _ledger_seconds(scratch: Path) -> float:
             if not ledger.covers("step", release):
                 raise RuntimeError(f"release {release} is not covered")
     return (time.perf_counter() - started) / LEDGER_STEPS
+
+
+def _binding_seconds() -> float:
+    """Processor time of a party in each step for masks that cancel only among those told the same, and for receipts.
+
+    The transcript of the instruction, where each pair's mask starts, and the digest of what was released; by itself, so
+    with everything in the processor's cache.
+    """
+    blobs: Blobs = deque()
+    instruction = encode_tensor(np.zeros((BATCH, CLASSES), np.float32), blobs)
+    answer = encode_tensor(np.zeros(BATCH * CLASSES, np.uint64), blobs)
+    transcript, released = Transcript(bytes(32), 0, len(PARTIES)), ReleaseDigest()
+    pairs = {peer: PairStream(os.urandom(32)) for peer in range(1, len(PARTIES))}
+    nothing = np.zeros(0, Ring.WIDE.dtype)
+    started = time.thread_time()
+    for step in range(BINDING_STEPS):
+        told = transcript.read(step, digest_of(instruction.SerializeToString(deterministic=True), blobs), None)
+        for peer, pair in pairs.items():
+            pair.add(nothing, step, told.heads[peer], Ring.WIDE)
+        transcript.keep()
+        released.add(step, digest_of(answer.SerializeToString(deterministic=True), blobs))
+    return (time.thread_time() - started) / BINDING_STEPS
 
 
 def plot(rows: list[dict[str, Any]], path: Path) -> None:

@@ -33,7 +33,8 @@ def page(results: dict[str, dict[str, Any]]) -> str:
 
 def _section(name: str, shows: str, result: dict[str, Any]) -> list[str]:
     quick = " --quick" if result["quick"] else ""
-    data = "" if name in ("bambi-toy", "fedbio-quadratic", "hgp-error", "ldp-dsbo-synthetic") else " --data DIR"
+    alone = ("bambi-toy", "bambi-levels", "fedbio-quadratic", "hgp-error", "ldp-dsbo-synthetic")
+    data = "" if name in alone else " --data DIR"
     lines = [f"## {name}", "", f"{shows}. `parley reproduce {name}{quick}{data}`: {result['seconds']} s on"]
     lines[-1] += f" {result['cores']} cores."
     if (FOLDER / f"{name}.png").exists():

@@ -4,8 +4,8 @@ No paper has such a table. Three organisations hold a third of the columns each 
 regularisation is tuned (BAMBI, `hyper_parameters`); labels are in the clear, so that noise on features is all that
 costs. Rows are bounded after public figures have scaled the columns: figures that everybody may know, no row taught
 them. ε is that of one row of one party, for all runs at that setting; metrics are on held-out rows, noised like the
-others; one draw of noise and of the split, which all settings share. `nothing` is what always answering with the most frequent class
-gets: a setting whose accuracy is not above it (and whose AUC is about ½) has learnt nothing.
+others; one draw of noise and of the split, which all settings share. `nothing` is what always answering with the most
+frequent class gets: a setting whose accuracy is not above it (and whose AUC is about ½) has learnt nothing.
 
     UCI credit   I.-C. Yeh, "Default of Credit Card Clients", UCI Machine Learning Repository; 30000 rows, 23 columns.
                  `data` is a folder with uci_credit_card.csv, or the same packed by xz

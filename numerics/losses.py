@@ -435,6 +435,21 @@ def noise_floor(loss: Loss) -> float:
     return 0.0
 
 
+def noise_share(loss: Loss) -> float:
+    """How much of the loss of a model that knows nothing is noise of the labels: 0 for exact ones, near 1 for coins."""
+    match loss:
+        case ForwardCorrectedSoftmax(classes=classes) | ForwardCorrectedBits(classes=classes):
+            columns, ignorant = classes, np.zeros((classes, classes))
+        case ForwardCorrectedLogistic():
+            return noise_floor(loss) / float(np.log(2))
+        case _:
+            return 0.0
+    if isinstance(loss, ForwardCorrectedSoftmax):
+        return noise_floor(loss) / loss.value(ignorant, np.eye(columns))
+    bits = np.full((1, columns), loss.other + (loss.own - loss.other) / columns)
+    return noise_floor(loss) / loss.value(np.zeros((1, columns)), bits)
+
+
 def _entropy(probability: float) -> float:
     """Of a bit, in nats."""
     return float(-probability * np.log(probability) - (1 - probability) * np.log1p(-probability))

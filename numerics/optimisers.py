@@ -6,9 +6,9 @@ from typing import Generic, Protocol, TypeVar
 import numpy as np
 from torch import Tensor
 
-from parley.numerics.arrays import Array
+from parley.numerics.arrays import Array, Vector
 
-Values = TypeVar("Values", Tensor, Array)
+Values = TypeVar("Values", Tensor, Array, Vector)
 """torch's for what a network is differentiated by, numpy's for what is linear: an operation of it costs less."""
 
 BETA_1, BETA_2, EPSILON = 0.9, 0.999, 1e-8
@@ -84,7 +84,8 @@ def clipped(gradient: Values, longest: float | None) -> Values:
     if longest is None:
         return gradient
     norm = float((gradient * gradient).sum()) ** 0.5
-    return gradient * min(1.0, longest / max(norm, 1e-30))
+    short: Values = gradient * min(1.0, longest / max(norm, 1e-30))
+    return short
 
 
 def descend(

@@ -123,6 +123,8 @@ class LabelPrivacySpec(Section):
                 "`labels: {mechanism: once, bins: {low: 0, high: 100}}` with a range that everybody may know, or "
                 "`labels: {mechanism: off}` to send exact gradients"
             )
+        elif real and self.kind != "auto":
+            raise ValueError("labels.kind is for classes, and a regression's labels are noised on bins: leave it out")
         elif not real and self.bins is not None:
             raise ValueError("labels.bins are for a regression's labels, and this loss has classes: leave them out")
 

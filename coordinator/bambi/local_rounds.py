@@ -18,7 +18,7 @@ from parley.coordinator.bambi.rounds import evaluation
 from parley.coordinator.programs import Observer, Report, due
 from parley.numerics.arrays import Array, Vector
 from parley.numerics.combinations import best_combination
-from parley.numerics.losses import noise_floor
+from parley.numerics.losses import noise_floor, noise_share
 from parley.protocols.bambi import batches
 from parley.protocols.bambi.columns import crossing_columns, reduced, widened
 from parley.protocols.bambi.messages import LocalForward, LocalWork, Round
@@ -28,6 +28,10 @@ from parley.spec.rows import Rows
 FAST_FALL, SLOW_FALL = 0.25, 0.1
 """Relative falls of the joint loss between two exchanges: local work pays; what is missing is talk."""
 MOVES = 2
+NOISY_EPOCHS = 20
+"""Passes of a whole run that even the noisiest labels are worth."""
+LATEST = 0.95
+"""Steps do not fall below a twentieth of their size."""
 WEIGHTS = (-1.0, 3.0)
 """Smallest and largest weight of an earlier move."""
 
@@ -103,8 +107,8 @@ class LocalRounds:
 
     @property
     def _over(self) -> bool:
-        local = self._problem.settings.local
-        return self.pace.k >= local.exchanges or self.pace.epochs >= local.total_epochs
+        problem = self._problem
+        return self.pace.k >= problem.settings.local.exchanges or self.pace.epochs >= passes(problem)[1]
 
     def _exchange(self, pending: Pending | None, observe: Observer) -> Generator[Round, Vector, Pending]:
         problem, release = self._problem, self.pace.batch
@@ -122,7 +126,8 @@ def decide(problem: Problem, pace: Pace, h: Array, target: Array) -> tuple[Local
     """How far the parties go on their own, from where, and on which rows the next exchange is."""
     settings, local = problem.settings, problem.settings.local
     per_pass = batches.steps_of_a_pass(settings, len(h))
-    most = max(local.least_steps, local.epochs * per_pass)
+    in_a_row, in_all = passes(problem)
+    most = max(local.least_steps, in_a_row * per_pass)
     value = problem.loss.value(h, target)
     fall = relative_fall(pace.value, value, noise_floor(problem.loss)) if pace.trail else None
     steps = most if pace.steps == 0 else next_steps(pace.steps, fall, local.least_steps, most)
@@ -135,8 +140,9 @@ def decide(problem: Problem, pace: Pace, h: Array, target: Array) -> tuple[Local
         found = best * min(1.0, 1.0 - fall / FAST_FALL)  # the faster it falls by itself, the less there is to help
         weights = tuple(float(weight) for weight in found)
         start = h + np.tensordot(found, np.stack(moves), 1).astype(h.dtype)
+    scale = 1.0 - noise_share(problem.loss) * min(pace.epochs / in_all, LATEST)
     advances = problem.plan.releases > 1 and pace.k > 0 and (fall is None or fall >= SLOW_FALL)
-    work = LocalWork(_sent(problem, reduced(start)), sent_labels(target, problem.outputs), steps, weights)
+    work = LocalWork(_sent(problem, reduced(start)), sent_labels(target, problem.outputs), steps, weights, scale)
     return work, Pace(
         k=pace.k + 1,
         batch=(pace.batch + 1) % problem.plan.releases if advances else pace.batch,
@@ -144,6 +150,18 @@ def decide(problem: Problem, pace: Pace, h: Array, target: Array) -> tuple[Local
         epochs=pace.epochs + steps / per_pass,
         value=value,
         trail=() if advances else (h, *pace.trail)[:MOVES],
+    )
+
+
+def passes(problem: Problem) -> tuple[int, int]:
+    """Most passes over the rows of an exchange in a row, and in the whole run.
+
+    What a party learns of noisy labels in many passes over the same rows is their noise: the larger its share of the
+    loss, the fewer there are, the more exchanges on new rows in their stead, and the smaller the steps towards the end.
+    """
+    local, kept = problem.settings.local, 1.0 - noise_share(problem.loss)
+    return max(1, round(local.epochs * kept)), min(
+        local.total_epochs, max(NOISY_EPOCHS, round(local.total_epochs * kept))
     )
 
 

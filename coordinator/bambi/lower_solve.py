@@ -10,6 +10,7 @@ keep that safe, and cost no round, since h is linear in y:
    part ρ of it ρ/(2 − ρ) of that.
 """
 
+import math
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -72,7 +73,7 @@ class Lower:
         share = len(self.problem.plan.lower_rows(self.k, 0)) / len(rows)
         if not self.problem.settings.lower.averaging or self.k == 0:
             return 1.0
-        return max(share, (1 + self.k) ** -AVERAGING)
+        return max(share, math.pow(1 + self.k, -AVERAGING))
 
     def gradient(self, t: int, pending: Pending | None) -> Rounds:
         """θ of one gradient step on every trajectory."""

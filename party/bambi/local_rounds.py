@@ -41,6 +41,10 @@ SHORTEST_WEIGHT, LONGEST_WEIGHT = -1.0, 3.0
 """Of an earlier move; from all of it taken back to three times as much again."""
 
 
+BothMoments = tuple[Moments[Tensor], Moments[Tensor]]
+"""Adam's, of x and of y."""
+
+
 class Point(NamedTuple):
     """What a party has learnt."""
 
@@ -52,8 +56,7 @@ class LocalState(NamedTuple):
     """A party between two rounds."""
 
     point: Point
-    moments: tuple[Moments, Moments]
-    """Adam's, of x and of y."""
+    moments: BothMoments
     past: tuple[Point, ...] = ()
     """Where the party stood at the last exchanges, the newest first."""
     k: int = 0
@@ -123,7 +126,7 @@ def apply(block: LocalBlock, state: LocalState, work: LocalWork) -> LocalState:
     steps = _LocalSteps(block, features, h - block.amplification * own, target)
     point, moments = begun, state.moments
     for rows, t in _minibatches(block, state.asked.k, len(features), work.steps):
-        point, moments = steps.step(point, moments, rows, t, work.steps)
+        point, moments = steps.step(point, moments, rows, t, work)
     return LocalState(point, moments, (state.point, *state.past)[:MOVES], state.asked.k)
 
 
@@ -190,8 +193,8 @@ class _LocalSteps:
     target: Array
 
     def step(
-        self, point: Point, moments: tuple[Moments, Moments], rows: Array | slice, t: int, steps: int
-    ) -> tuple[Point, tuple[Moments, Moments]]:
+        self, point: Point, moments: BothMoments, rows: Array | slice, t: int, work: LocalWork
+    ) -> tuple[Point, BothMoments]:
         """One step of x and y: θ at ĥ = h + κ(s y − o), then g_y = sᵀθ + 2γy and g_x = J_sᵀ[θ yᵀ]."""
         whole, local = self.block.block, self.block.block.settings.local
         x = point.x.detach().clone().requires_grad_(point.x.numel() > 0)
@@ -201,11 +204,13 @@ class _LocalSteps:
         h = self.others[rows] + self.block.amplification * own
         theta = torch.from_numpy(self.block.loss.gradient(h, self.target[rows]))
         g_y = s.detach().T @ theta + 2 * whole.settings.regularisation * point.y
-        y, y_moments = descend(point.y, g_y, moments[1], _Adam(local.lower_step), t + 1, steps)
+        y, y_moments = descend(point.y, g_y, moments[1], _Adam(work.step_scale * local.lower_step), t + 1, work.steps)
         if not point.x.numel():
             return Point(point.x, y), (moments[0], y_moments)
         (g_x,) = torch.autograd.grad(s, x, theta @ point.y.T)
-        moved, x_moments = descend(point.x, g_x, moments[0], _Adam(local.upper_step), t + 1, steps)
+        moved, x_moments = descend(
+            point.x, g_x, moments[0], _Adam(work.step_scale * local.upper_step), t + 1, work.steps
+        )
         return Point(moved, y), (x_moments, y_moments)
 
 

@@ -331,9 +331,9 @@ def _upper_gradient(block: Block, state: State, phase: UpperAsked, vartheta: Arr
     vartheta = _received(vartheta, block, (len(phase.s), block.outputs))
     gradient = phase.s.detach().numpy().T @ vartheta
     direct = torch.zeros_like(state.x)
-    if block.has_direct_term:
+    if phase.s.requires_grad:  # not where the features are the embedding
         (direct,) = torch.autograd.grad(phase.s, phase.weights, torch.from_numpy(vartheta @ state.y.T))
-    if block.settings.problem == "joint":
+    if isinstance(phase.lower, Ready):
         return _joint_step(block, state, phase.k, direct, gradient)
     if block.settings.hypergradient == "zeroth_order_local" and isinstance(phase.lower, Descended):
         shares = _directional_shares(block, phase.lower.trajectories, gradient)
@@ -459,7 +459,8 @@ def _implicit_step(
     if block.has_direct_term:
         a = block.features[lower_rows(block.settings, block.rows, block.seed, k, block.settings.lower.steps)]
         s = block.model.apply(x, torch.from_numpy(a))
-        (cross,) = torch.autograd.grad(s, x, torch.from_numpy(system.theta @ v.T + c @ state.y.T))
+        factors = torch.from_numpy(system.theta @ v.T + c @ state.y.T)
+        (cross,) = torch.autograd.grad(s, x, factors) if s.requires_grad else (torch.zeros_like(x),)
     else:
         (cross,) = torch.autograd.grad((2 * torch.exp(x)[:, None] * torch.from_numpy(state.y * v)).sum(), x)
     clip = block.settings.implicit.adjoint_clip

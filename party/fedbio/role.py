@@ -118,7 +118,7 @@ class FedbioRole:
                 recovery.gate.receive(step)
         inner, draft = self._party.contribute(state.inner, instruction, self._randomness)
         state = replace(state, inner=inner, summed=(instruction.phase, instruction.k))
-        return Plan(state, draft, frozenset(instruction.participants))
+        return Plan(state, draft, participants=frozenset(instruction.participants))
 
     def encode(self, number: int, instruction: AveragingRound, release: Release[Any] | None) -> tuple[Message, Blobs]:
         """The contribution to a phase."""

@@ -80,6 +80,7 @@ def _encode_work(message: pb.LocalWork, blobs: Blobs, work: LocalWork) -> None:
     encode_tensor(work.labels, blobs, into=message.classes if work.labels.ndim == 1 else message.target)
     message.steps = work.steps
     message.weights.extend(work.weights)
+    message.step_scale = work.step_scale
 
 
 def _encode_ask(message: pb.Instruction, ask: Ask) -> None:
@@ -143,7 +144,7 @@ def _decode_work(work: pb.LocalWork, blobs: Blobs) -> LocalWork:
     else:
         labels = decode_tensor(work.target, blobs, name="local_work.target", ndim=2)
     weights = tuple(_finite(weight, "local_work.weights") for weight in work.weights)
-    return LocalWork(logits, labels, work.steps, weights)
+    return LocalWork(logits, labels, work.steps, weights, _share(work.step_scale, "local_work.step_scale"))
 
 
 def _decode_ask(message: pb.Instruction) -> Ask:

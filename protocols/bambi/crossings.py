@@ -57,6 +57,7 @@ CROSSINGS: tuple[Entry, ...] = (
     derived("bambi.v1.LocalWork.target", "labels", LABEL_PRIVACY, "all parties"),
     derived("bambi.v1.LocalWork.steps", "noisy labels that were paid for", "post-processing", "all parties"),
     derived("bambi.v1.LocalWork.weights", "noisy labels that were paid for", "post-processing", "all parties"),
+    *control("bambi.v1.LocalWork", "step_scale", "all parties"),
     *control(
         "bambi.v1.Instruction",
         "round gradient coefficients curvature local_work lower_forward upper_forward "

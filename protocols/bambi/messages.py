@@ -60,6 +60,8 @@ class LocalWork:
     """K."""
     weights: tuple[float, ...] = ()
     """How much to add of the moves between the last exchanges, the newest first."""
+    step_scale: float = 1.0
+    """How much of their size the steps have."""
 
 
 Outcome = Gradient | Coefficients | CurvatureStep | LocalWork

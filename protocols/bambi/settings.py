@@ -151,7 +151,7 @@ IMPLICIT = {
     "lower": {"solver": "newton", "batch": 1024, "warmup_steps": 3},
     "implicit": {"rounds": 4, "newton_rounds": 4},
 }
-"""What `hypergradient: implicit` takes for networks, chosen on validation rows (docs/papers/bambi.md)."""
+"""What `hypergradient: implicit` takes for networks (docs/papers/bambi.md says what it was tried on)."""
 JOINT = {
     "upper": {"steps": 1000, "batch": 512, "optimiser": _ADAM},
     "lower": {"solver": "sgd", "optimiser": {**_ADAM, "step": 1e-2}},

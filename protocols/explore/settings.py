@@ -28,6 +28,8 @@ class ExploreSpec(AlgorithmSettings):
                 "labels are released once in a run that explores: write `labels: {mechanism: once}`, or "
                 "`against_label: false`"
             )
+        if self.against_label:
+            privacy.labels.check_kind(real=False)
 
     @property
     def run_length(self) -> int:

@@ -48,9 +48,10 @@ class GlmSpec(AlgorithmSettings):
         mechanism = privacy.labels.mechanism
         if self.family != "logistic" and mechanism != "off":
             raise ValueError(
-                f"`family: {self.family}` has regression targets, and label privacy covers classes: write "
-                "`labels: {mechanism: off}` to send exact coefficients, or use `family: logistic`"
+                f"`family: {self.family}` has regression targets, whose noise this algorithm does not correct for: "
+                "write `labels: {mechanism: off}` to send exact coefficients, or use `family: logistic`"
             )
+        privacy.labels.check_kind(real=self.family != "logistic")
         if mechanism == "per_step":
             raise ValueError(
                 "labels are released once in a run of glm, there are no steps: write `labels: {mechanism: once}`"

@@ -117,7 +117,7 @@ class OuterSpec(Section):
 
 
 class HgpSpec(AlgorithmSettings):
-    """Decentralised bilevel learning: rows, labels, λ and hyper-gradients stay with each party."""
+    """Decentralised bilevel learning: rows, labels, λ and hyper-gradients are not sent, models go to neighbours."""
 
     layout: ClassVar[Layout] = "horizontal"
     validates: ClassVar[Literal["split", "always", "never"]] = "always"

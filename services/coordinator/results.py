@@ -21,7 +21,7 @@ async def coefficients_of(fleet: Fleet, record: RunRecord) -> list[pb.PartyCoeff
 def coefficients_page(found: Sequence[pb.PartyCoefficients], token: str) -> pb.GetCoefficientsResponse:
     """A page of them; a party with many columns is spread over several."""
     each = [
-        pb.PartyCoefficients(party=own.party, coefficients=[one] if one else [], kept=own.kept)
+        pb.PartyCoefficients(party=own.party, coefficients=[] if one is None else [one], kept=own.kept)
         for own in found
         for one in (*own.coefficients,) or (None,)
     ]

@@ -35,6 +35,23 @@ def leaves(blocks):
     return [block.detach().clone().requires_grad_() for block in blocks]
 
 
+def test_without_a_network_joint_training_fits_the_classifier_alone():
+    settings = joint_settings(ADAM, ADAM)
+    settings = settings.model_copy(
+        update={"model": settings.model.model_copy(update={"kind": "identity", "out": 3, "hidden": None})}
+    )
+    problem, blocks = federation(settings, 2)
+    after = train(problem, blocks)
+    oracle = pooled(problem, blocks, [party_bambi.start(block) for block in blocks])
+    y = leaves(oracle.y)
+    steps = torch_optimiser(settings.lower.optimiser, y)
+    for k in range(1, settings.upper.steps + 1):
+        steps.zero_grad()
+        oracle.g(oracle.x, y, problem.plan.upper_rows(k)).backward()
+        steps.step()
+    assert relative_error([state.y for state in after], [block.detach() for block in y]) < 1e-9
+
+
 @pytest.mark.parametrize("upper", [ADAM, HEAVY_BALL], ids=["adam", "heavy ball"])
 @pytest.mark.parametrize("lower", [ADAM, HEAVY_BALL], ids=["adam", "heavy ball"])
 @pytest.mark.parametrize("parties", [2, 3])

@@ -16,6 +16,8 @@ from parley.numerics.losses import (
     Squared,
     TransitionNotStochastic,
     clean_loss,
+    noise_floor,
+    noise_share,
     one_hot,
 )
 
@@ -267,3 +269,25 @@ def test_a_transition_with_a_zero_or_a_wrong_sum_is_refused():
         ForwardCorrectedSoftmax(np.full((3, 3), 0.5))
     with pytest.raises(TransitionNotStochastic):
         ForwardCorrectedLogistic(0.5)
+
+
+def test_the_share_of_noise_grows_from_exact_labels_to_coins():
+    assert noise_share(Softmax(10)) == noise_share(Logistic()) == noise_share(Squared()) == 0
+    shares = [noise_share(ForwardCorrectedLogistic(flip)) for flip in (0.001, 0.1, 0.3, 0.499)]
+    assert shares == sorted(shares)
+    assert shares[0] < 0.02
+    assert shares[-1] > 0.99
+
+
+@pytest.mark.parametrize("flip", [0.05, 0.3])
+def test_the_share_of_noise_is_the_same_by_one_logit_and_by_two(flip):
+    two = ForwardCorrectedSoftmax(np.array([[1 - flip, flip], [flip, 1 - flip]]))
+    assert noise_share(two) == pytest.approx(noise_share(ForwardCorrectedLogistic(flip)))
+
+
+def test_the_share_of_noise_of_bits_is_that_of_draws():
+    loss = ForwardCorrectedBits(4, 0.5, 0.2)
+    generator, rows = np.random.default_rng(0), 40_000
+    own = np.arange(4) == generator.integers(4, size=rows)[:, None]
+    bits = np.where(own, generator.random((rows, 4)) < 0.5, generator.random((rows, 4)) < 0.2).astype(float)
+    assert noise_share(loss) == pytest.approx(noise_floor(loss) / loss.value(np.zeros((rows, 4)), bits), rel=5e-3)

@@ -1,11 +1,15 @@
 """How the coordinator paces local rounds."""
 
+from dataclasses import replace
+from itertools import pairwise
+
 import numpy as np
 import pytest
 
-from parley.coordinator.bambi.local_rounds import LocalPlan, Pace, decide, next_steps, sent_labels
+from parley.coordinator.bambi.local_rounds import LocalPlan, Pace, decide, next_steps, passes, sent_labels
 from parley.coordinator.bambi.problem import Diverged, Problem
-from parley.numerics.losses import Softmax
+from parley.numerics.losses import Logistic, Softmax
+from parley.privacy.label_mechanisms import RandomisedLabels, UnaryLabels
 from parley.protocols.bambi.settings import BambiSpec
 from parley.spec.rows import RowSets
 
@@ -114,3 +118,25 @@ def test_labels_take_a_byte_where_each_row_names_a_class():
 def test_sums_beyond_half_precision_are_refused_in_words():
     with pytest.raises(Diverged, match="half precision"):
         decide(problem(), Pace(), 1e6 * logits(1), TARGET)
+
+
+@pytest.mark.parametrize(
+    ("loss", "in_a_row", "in_all"),
+    [
+        (Softmax(3), 5, 50),
+        (RandomisedLabels(6.0, 10).training_loss(Softmax(10)), 5, 47),
+        (RandomisedLabels(3.0, 10).training_loss(Softmax(10)), 2, 22),
+        (UnaryLabels(1.0, 10).training_loss(Softmax(10)), 1, 20),
+        (RandomisedLabels(0.5, 2).training_loss(Logistic()), 1, 20),
+    ],
+)
+def test_the_more_of_the_loss_is_noise_the_fewer_passes_are_made_over_the_same_rows(loss, in_a_row, in_all):
+    assert passes(replace(problem(), loss=loss)) == (in_a_row, in_all)
+
+
+def test_steps_shrink_towards_the_end_of_a_run_by_the_share_of_noise_alone():
+    assert [work.step_scale for work in paced(problem(), [0, 2, 4])[0]] == [1.0] * 3
+    noisy = replace(problem(), loss=RandomisedLabels(1.0, 3).training_loss(Softmax(3)))
+    scales = [work.step_scale for work in paced(noisy, [0, 0.5, 1, 1.5])[0]]
+    assert scales[0] == 1.0
+    assert all(0 < later < earlier for earlier, later in pairwise(scales))

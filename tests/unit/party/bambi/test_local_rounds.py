@@ -64,6 +64,16 @@ def test_local_steps_lower_the_loss_that_the_party_sees():
     assert Softmax(CLASSES).value(seen, target) < Softmax(CLASSES).value(np.zeros_like(seen), target)
 
 
+def test_steps_of_half_the_size_move_half_as_far():
+    party = role()
+    begun = asked(party)
+    moves = [
+        party.plan(begun, (work(steps=1, step_scale=scale), Checkpoint(1))).state.point.x - begun.point.x
+        for scale in (1.0, 0.5)
+    ]
+    np.testing.assert_allclose(moves[1], moves[0] / 2, atol=1e-8)
+
+
 @pytest.mark.parametrize(
     "wrong",
     [
