@@ -22,8 +22,8 @@ def encode_coefficients(release: Release[SharedCoefficients], page_token: str = 
 
 def inference_of(coefficients: Iterable[pb.TunedCoefficient]) -> dict[str, dict[str, float]]:
     """By column, what is known of a coefficient beside its value; only columns of which something is."""
-    known = {
-        one.column: {name: getattr(one, name) for name in INFERENCE if one.HasField(name)}
+    known: dict[str, dict[str, float]] = {
+        one.column: {str(name): getattr(one, name) for name in INFERENCE if one.HasField(name)}
         for one in coefficients
         if not one.figure
     }
