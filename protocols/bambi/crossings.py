@@ -57,7 +57,7 @@ CROSSINGS: tuple[Entry, ...] = (
     derived("bambi.v1.LocalWork.target", "labels", LABEL_PRIVACY, "all parties"),
     derived("bambi.v1.LocalWork.steps", "noisy labels that were paid for", "post-processing", "all parties"),
     derived("bambi.v1.LocalWork.weights", "noisy labels that were paid for", "post-processing", "all parties"),
-    *control("bambi.v1.LocalWork", "step_scale", "all parties"),
+    derived("bambi.v1.LocalWork.step_scale", "noisy labels that were paid for", "post-processing", "all parties"),
     *control(
         "bambi.v1.Instruction",
         "round gradient coefficients curvature local_work lower_forward upper_forward "
@@ -90,7 +90,10 @@ def statements(spec: RunSpec) -> Iterator[Statement]:
             COORDINATOR,
             "that sum and the noisy label of every row of a batch to all parties, and how far to go before the next "
             f"exchange. {label_noise(spec)}",
-            tuple(f"bambi.v1.LocalWork.{name}" for name in ("logits", "classes", "target", "steps", "weights")),
+            tuple(
+                f"bambi.v1.LocalWork.{name}"
+                for name in ("logits", "classes", "target", "steps", "weights", "step_scale")
+            ),
         )
         return
     yield Statement(

@@ -20,7 +20,9 @@ from parley.contracts.asysqn.v1 import asysqn_pb2
 from parley.contracts.bambi.v1 import bambi_pb2
 from parley.contracts.coordinator.v1 import coordinator_service_pb2
 from parley.contracts.decentralised.v1 import decentralised_pb2
+from parley.contracts.explore.v1 import explore_pb2
 from parley.contracts.fedbio.v1 import fedbio_pb2
+from parley.contracts.glm.v1 import glm_pb2
 from parley.contracts.party.v1 import party_service_pb2
 from parley.contracts.run.v1 import run_pb2, run_service_pb2
 from parley.contracts.tensor.v1 import tensor_pb2
@@ -32,8 +34,10 @@ from parley.protocols.bambi import codec as bambi_codec
 from parley.protocols.bambi import messages as rounds
 from parley.protocols.decentralised import codec as decentralised_codec
 from parley.protocols.decentralised import messages as decentralised_rounds
+from parley.protocols.explore import codec as explore_codec
 from parley.protocols.fedbio import codec as fedbio_codec
 from parley.protocols.fedbio.messages import AveragingRound
+from parley.protocols.glm import codec as glm_codec
 from parley.protocols.hgp import codec as hgp_codec
 from parley.protocols.ldp_dsbo import codec as ldp_dsbo_codec
 from parley.protocols.recovery import codec as recovery_codec
@@ -42,6 +46,7 @@ from parley.protocols.tensor.codec import LARGEST_TENSOR_BYTES, MessageInvalid, 
 from parley.services import wire
 from parley.services.wire import alignment_codec, event_codec, receipt_codec
 from parley.services.wire.framing import receive
+from parley.services.wire.pages import decode_page_token
 from parley.testing.mutation import damaged, mutated, random_message
 from tests.property.examples import FUZZ_EXAMPLES
 
@@ -103,6 +108,9 @@ DECODERS: dict[str, tuple[Any, Any]] = {
         coordinator_service_pb2.SlopesQuestion,
         lambda m, b, _: asysqn_codec.decode_question(m, b),
     ),
+    "glm instruction": (glm_pb2.Instruction, lambda m, b, _: glm_codec.decode_instruction(m, b)),
+    "explore instruction": (explore_pb2.Instruction, lambda m, b, _: explore_codec.decode_instruction(m, b)),
+    "page token": (run_service_pb2.GetLedgerRequest, lambda m, _b, _: decode_page_token(m.page_token)),
     "metrics": (run_pb2.Metric, lambda m, _b, _: event_codec.decode_metrics([m])),
     "receipt": (aggregation_pb2.Receipt, lambda m, _b, _: receipt_codec.decode_receipt(m)),
 }
