@@ -55,17 +55,22 @@ class WorkTally:
 
 
 class UnwrittenFigures:
-    """The newest value of each metric that is in no event yet, with its iteration."""
+    """The newest value of each metric that is in no event yet, with its iteration.
+
+    An iteration that measures more after an event about it has been written is told whole in its next one.
+    """
 
     def __init__(self) -> None:
         self._newest: dict[str, tuple[int, float]] = {}
+        self._told = Report(0, {})
 
     def __bool__(self) -> bool:
         return bool(self._newest)
 
     def add(self, report: Report) -> None:
         """Note what an iteration measured."""
-        self._newest |= {name: (report.k, value) for name, value in report.metrics.items()}
+        metrics = report.metrics if report.k != self._told.k else {**self._told.metrics, **report.metrics}
+        self._newest |= {name: (report.k, value) for name, value in metrics.items()}
 
     def reports(self) -> list[Report]:
         """All of them, one report for each iteration, oldest first."""
@@ -76,4 +81,5 @@ class UnwrittenFigures:
 
     def written(self, report: Report) -> None:
         """What a report measured is in an event now."""
+        self._told = report
         self._newest = {name: (k, value) for name, (k, value) in self._newest.items() if k != report.k}

@@ -59,3 +59,15 @@ def test_the_newest_value_of_each_metric_is_told_with_its_own_iteration():
     assert figures.reports() == [Report(2, {"upper loss": 0.5, "test accuracy": 0.75})]
     figures.add(Report(3, {"upper loss": 0.25}))
     assert figures.reports() == [Report(2, {"test accuracy": 0.75}), Report(3, {"upper loss": 0.25})]
+
+
+def test_what_an_iteration_measures_later_is_told_with_what_was_written_before():
+    figures = UnwrittenFigures()
+    figures.add(Report(2, {"upper loss": 0.5}))
+    figures.written(figures.reports()[0])
+    assert not figures
+    figures.add(Report(2, {"test accuracy": 0.75}))
+    assert figures.reports() == [Report(2, {"upper loss": 0.5, "test accuracy": 0.75})]
+    figures.written(figures.reports()[0])
+    figures.add(Report(3, {"upper loss": 0.25}))
+    assert figures.reports() == [Report(3, {"upper loss": 0.25})]
