@@ -64,7 +64,8 @@ def _bambi(hypergradient: str, solver: str, aggregation: str, mechanism: str, st
             "hypergradient": hypergradient,
             "model": {"kind": "mlp", "hidden": [8], "out": 4},
             "upper": {"steps": steps, "batch": 32, "optimiser": {"kind": "adam", "step": 0.01}},
-            "lower": {"solver": solver, "steps": 2, "batch": 64, "optimiser": {"step": 0.1}},
+            "lower": {"solver": solver, "steps": 2, "batch": 64}
+            | ({"optimiser": {"step": 0.1}} if solver == "sgd" else {}),
             "implicit": {"rounds": 3, "newton_rounds": 3},
             "zeroth_order": {"directions": 2},
         },
