@@ -457,16 +457,16 @@ def _implicit_step(
     """∇_x f − (∂²g/∂x∂y) v: with the factors held fixed, a gradient of inner products with T_m(x_m)."""
     x = state.x.detach().clone().requires_grad_()
     if block.has_direct_term:
-        a = block.features[lower_rows(block.settings, block.rows, block.seed, k, block.settings.lower.steps)]
-        s = block.model.apply(x, torch.from_numpy(a))
+        rows = lower_rows(block.settings, block.rows, block.seed, k, block.settings.lower.steps)
+        s = block.model.apply(x, torch.from_numpy(block.features[rows]))
         factors = torch.from_numpy(system.theta @ v.T + c @ state.y.T)
         (cross,) = torch.autograd.grad(s, x, factors) if s.requires_grad else (torch.zeros_like(x),)
+        clip = block.settings.implicit.adjoint_clip
+        if clip is not None and len(rows) < len(block.rows.lower):
+            # On a batch with fewer rows than y has weights, v is large where the batch says nothing.
+            cross = clipped(cross, clip * float(system.direct.norm()))
     else:
         (cross,) = torch.autograd.grad((2 * torch.exp(x)[:, None] * torch.from_numpy(state.y * v)).sum(), x)
-    clip = block.settings.implicit.adjoint_clip
-    if clip is not None and block.has_direct_term:
-        # On a batch with fewer rows than y has weights, v is large where the batch says nothing.
-        cross = clipped(cross, clip * float(system.direct.norm()))
     return _upper_step(block, state, k, system.direct - cross, scale)
 
 

@@ -111,8 +111,8 @@ class ImplicitSpec(Section):
     tolerance: float = Field(default=1e-10, ge=0, lt=1)
     """A system counts as solved when its residual has shrunk by this factor."""
     adjoint_clip: float | None = Field(default=1.0, gt=0)
-    """Longest indirect term of the hyper-gradient relative to the direct one at each party, where there is one; null
-    leaves it free."""
+    """On lower batches: longest indirect term of the hyper-gradient relative to the direct one at each party; null
+    leaves it free. On all lower rows it is exact and never cut."""
     preconditioner: bool = True
     """Let each party precondition with its own block; spares rounds and sends nothing."""
 

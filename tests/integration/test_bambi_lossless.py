@@ -25,14 +25,11 @@ def spec_of(mode, problem, parties, steps):
         "coefficients": "feature",
         "intercept": False,
         "upper": {"steps": steps, "batch": 90, "optimiser": {"step": 20.0 if problem == "hyper_parameters" else 0.2}},
-        "lower": {
-            "solver": "newton" if implicit else "sgd",
-            "steps": 10 if implicit else 4,
-            "batch": 120,
-            "optimiser": {"step": 0.3},
-        },
+        "lower": {"solver": "newton", "steps": 10, "batch": 120, "averaging": False}
+        if implicit
+        else {"solver": "sgd", "steps": 4, "batch": 120, "optimiser": {"step": 0.3}},
         "zeroth_order": {"directions": 3, "smoothing": 1e-3},
-        "implicit": {"rounds": 40, "newton_rounds": 40, "tolerance": 1e-13},
+        "implicit": {"rounds": 40, "newton_rounds": 40, "tolerance": 1e-13, "adjoint_clip": None},
     }
     if problem == "hyper_representation":
         train["model"] = {"kind": "mlp", "hidden": [4], "out": 3, "activation": "tanh"}
