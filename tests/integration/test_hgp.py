@@ -27,6 +27,7 @@ from parley.services.party.config import Policy
 from parley.spec.parsing import parse_spec
 from parley.spec.rows import divide
 
+pytestmark = pytest.mark.timeout(600)  # thousands of steps between processes
 PARTIES = ("north", "east", "south")
 SYNTHETIC = {"lower": "0:100", "upper": "100:200", "test": 0}
 

@@ -20,6 +20,7 @@ from parley.protocols.hgp.settings import HgpSpec
 from parley.spec.parsing import parse_spec
 from tests.faults.relay import Relay, seeded_fates
 
+pytestmark = pytest.mark.timeout(600)  # thousands of steps between processes
 PARTIES = ("north", "east", "south", "west")
 ROWS, WIDTH, DECAY = 40, 3, 1e-3
 STEPS, LOSSY = 320, 120
