@@ -153,14 +153,13 @@ class Unprotected:
 
 
 @dataclass(frozen=True)
-class GaussianRelease:
-    """A record of sensitivity Δ under Gaussian noise; no lattice, but a closed form (gaussian.py)."""
+class _GaussianNoise:
+    """A record under noise that is Gaussian, or nearly so."""
 
     ratio: float
-    """μ = Δ/σ."""
+    """Δ/σ: sensitivity over noise."""
     distance: float = 0.0
-    """Total variation between the noise that was drawn and a Gaussian, at most."""
-    kind: ClassVar[str] = "gaussian"
+    """Total variation between the noise that was drawn and the one that is accounted for, at most."""
 
     def __post_init__(self) -> None:
         _require(0 < self.ratio < math.inf, f"the ratio of sensitivity to noise must be positive, not {self.ratio}")
@@ -173,23 +172,17 @@ class GaussianRelease:
 
 
 @dataclass(frozen=True)
-class GaussianSum:
+class GaussianRelease(_GaussianNoise):
+    """A record of sensitivity Δ under Gaussian noise; no lattice, but a closed form (gaussian.py)."""
+
+    kind: ClassVar[str] = "gaussian"
+
+
+@dataclass(frozen=True)
+class GaussianSum(_GaussianNoise):
     """A record in a sum under discrete Gaussian noise (noise_shares.py): its Rényi divergences are a Gaussian's."""
 
-    ratio: float
-    """Δ/σ of the sum: zero-concentrated privacy of half its square."""
-    distance: float = 0.0
-    """Total variation between the noise that was drawn and a discrete Gaussian, at most."""
     kind: ClassVar[str] = "gaussian_sum"
-
-    def __post_init__(self) -> None:
-        _require(0 < self.ratio < math.inf, f"the ratio of sensitivity to noise must be positive, not {self.ratio}")
-        _require(0 <= self.distance < 1, f"a distance in total variation lies in [0, 1), not {self.distance}")
-
-    @property
-    def epsilon(self) -> float:
-        """No finite pure ε."""
-        return math.inf
 
 
 LatticeRelease = PureRelease | RandomisedResponse | UnaryEncoding | LaplaceLabels | Unprotected
