@@ -3,6 +3,7 @@
 import ipaddress
 import math
 from typing import Literal, Self, get_args
+from urllib.parse import urlsplit
 
 from pydantic import Field, model_validator
 
@@ -13,7 +14,7 @@ from parley.services.wire.relay_line import RelayPlace
 from parley.services.wire.table_sources import TableSource
 from parley.spec.section import Section
 
-Permission = Literal["start", "watch", "cancel", "predict", "ledger", "administer"]
+Permission = Literal["start", "watch", "cancel", "predict", "deploy", "ledger", "administer"]
 Permissions = tuple[Permission, ...]
 ALL_PERMISSIONS: Permissions = get_args(Permission)
 
@@ -104,6 +105,34 @@ class PartyAddress(Section):
         return self
 
 
+class ProviderConfig(Section):
+    """An OpenID Connect provider whose users may use the web page."""
+
+    issuer: str
+    """Its address as it calls itself, such as https://login.example.org/realms/bank; TLS, unless on this machine."""
+    client_id: str
+    """What the provider calls this page; tokens must be issued for it."""
+    client_secret_file: FilePath | None = None
+    """File with the secret, if the provider gave one."""
+    url: str | None = None
+    """The page's address as browsers see it, if a proxy stands before it; from the request if left out."""
+    user_claim: str = "email"
+    """The claim that names a user; an `email` must be verified by the provider."""
+    group_claim: str = "groups"
+    """The claim that lists a user's groups."""
+    users: dict[str, Permissions] = Field(default_factory=dict)
+    """What single users may do, by name."""
+    groups: dict[str, Permissions] = Field(default_factory=dict)
+    """What everybody of a group may do, beside that."""
+
+    @model_validator(mode="after")
+    def _over_tls(self) -> Self:
+        parts = urlsplit(self.issuer)
+        if parts.scheme != "https" and not (parts.scheme == "http" and _is_loopback(parts.hostname or "")):
+            raise ValueError("`issuer` must begin with https://: whoever changes what it says could log in as anybody")
+        return self
+
+
 class WebConfig(Section):
     """The web page."""
 
@@ -115,6 +144,8 @@ class WebConfig(Section):
     """Serve plain HTTP instead of HTTPS with the coordinator's certificate, for a proxy on the same machine."""
     permissions: Permissions = ALL_PERMISSIONS
     """What whoever has the token may do; all that the page offers if left out."""
+    provider: ProviderConfig | None = None
+    """The OpenID Connect provider whose users may log in; none if left out."""
 
     @model_validator(mode="after")
     def _clear_text_stays_here(self) -> Self:

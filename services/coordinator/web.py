@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import importlib.util
 import json
 import logging
 import socket
@@ -15,6 +16,8 @@ from parley.contracts.party.v1 import party_service_pb2 as party_pb
 from parley.contracts.run.v1.run_service_pb2 import PartyCoefficients
 from parley.dashboard.access import Access, read_or_create_token
 from parley.dashboard.app import make_app
+from parley.dashboard.providers import Provider, ProviderTerms
+from parley.dashboard.tokens import TokenFile
 from parley.dashboard.views import (
     AuditView,
     CheckView,
@@ -34,7 +37,7 @@ from parley.dashboard.views import (
 from parley.privacy.accounting import Composed, PureAccountant, from_json
 from parley.privacy.ledger import Ledger, RunNotOpen
 from parley.services.coordinator.async_registry import AsyncRegistry
-from parley.services.coordinator.config import CoordinatorConfig, WebConfig
+from parley.services.coordinator.config import CoordinatorConfig, ProviderConfig, WebConfig
 from parley.services.coordinator.database_threads import DatabaseThreads
 from parley.services.coordinator.fleet import Fleet, PartyLost, PartyRefused, call
 from parley.services.coordinator.forecasts import Unforetold
@@ -298,11 +301,18 @@ async def web_page(config: CoordinatorConfig, runs: WebRuns, trail: AuditTrail) 
     if config.web is None:
         yield
         return
-    permissions = config.web.permissions
     token_file = config.web.token_file or config.state / "web.token"
-    access = Access(read_or_create_token(token_file), secure=not config.web.insecure_http)
+    tokens = TokenFile(config.state)
+    tokens.all()  # so that a damaged file is an error here
+    access = Access(
+        read_or_create_token(token_file),
+        secure=not config.web.insecure_http,
+        permissions=config.web.permissions,
+        tokens=tokens,
+        provider=None if config.web.provider is None else _provider(config.web.provider),
+    )
     settings = uvicorn.Config(
-        AuditedPage(lambda note: make_app(permitted(runs, permissions, note), access), trail),
+        AuditedPage(lambda note: make_app(permitted(runs, note), access), trail),
         log_config=None,
         access_log=False,
         server_header=False,
@@ -328,6 +338,24 @@ async def web_page(config: CoordinatorConfig, runs: WebRuns, trail: AuditTrail) 
         server.should_exit = True
         await serving
         (config.state / "web.address").unlink(missing_ok=True)
+
+
+def _provider(config: ProviderConfig) -> Provider:
+    if importlib.util.find_spec("authlib") is None or importlib.util.find_spec("requests") is None:
+        raise ConfigInvalid("web.provider needs two further packages: pip install 'parley-fl[oidc]'")
+    secret = None if config.client_secret_file is None else config.client_secret_file.read_text().strip()
+    return Provider(
+        ProviderTerms(
+            issuer=config.issuer,
+            client_id=config.client_id,
+            client_secret=secret,
+            user_claim=config.user_claim,
+            group_claim=config.group_claim,
+            users=config.users,
+            groups=config.groups,
+            url=config.url,
+        )
+    )
 
 
 def _listen(web: WebConfig) -> socket.socket:

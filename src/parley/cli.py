@@ -27,6 +27,7 @@ from parley.commands import (
     results,
     run,
     services,
+    token,
     transcript,
 )
 from parley.commands.refusals import OneLineErrors
@@ -49,6 +50,7 @@ app.command("doctor", rich_help_panel=SET_UP)(doctor.doctor)
 app.command("attack", rich_help_panel=SET_UP)(attack.attack)
 app.command("manifest", rich_help_panel=SET_UP)(manifest.manifest)
 app.command("approve", rich_help_panel=SET_UP)(approve.approve)
+app.add_typer(token.app, name="token", rich_help_panel=SET_UP)
 app.command("coordinator", rich_help_panel=SET_UP)(services.coordinator)
 app.command("party", rich_help_panel=SET_UP)(services.party)
 app.command("relay", rich_help_panel=SET_UP)(services.relay)
