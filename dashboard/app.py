@@ -234,8 +234,12 @@ class _Routes:
         return _json(asdict(await self._runs.check(spec)))
 
     async def start(self, request: Request) -> Response:
-        spec, request_id = await _texts(request, "spec", "request_id")
-        return _json(asdict(await self._runs.start(request_id, spec)), 201)
+        content = await _content(request)
+        spec, request_id = _texts_of(content, "spec", "request_id")
+        priority = content.get("priority", 0)
+        if type(priority) is not int:
+            raise Refused(400, "MESSAGE_INVALID", "priority: send a whole number, or leave it out")
+        return _json(asdict(await self._runs.start(request_id, spec, priority)), 201)
 
     async def cancel(self, request: Request) -> Response:
         return _json(asdict(await self._runs.cancel(_run(request))))
@@ -315,13 +319,21 @@ def _run(request: Request) -> str:
     return str(request.path_params["run"])
 
 
-async def _texts(request: Request, *fields: str) -> list[str]:
-    body = await _body(request, LARGEST_BODY)
+async def _content(request: Request) -> dict[str, Any]:
+    """The JSON object of a body; an empty one for anything else."""
     try:
-        content = json.loads(body)
-        values = [content[field] for field in fields]
-    except (ValueError, KeyError, TypeError):
-        values = [None]
+        content = json.loads(await _body(request, LARGEST_BODY))
+    except (ValueError, RecursionError):
+        return {}
+    return content if isinstance(content, dict) else {}
+
+
+async def _texts(request: Request, *fields: str) -> list[str]:
+    return _texts_of(await _content(request), *fields)
+
+
+def _texts_of(content: dict[str, Any], *fields: str) -> list[str]:
+    values = [content.get(field) for field in fields]
     if not all(isinstance(value, str) for value in values):
         raise Refused(400, "MESSAGE_INVALID", f"send a JSON object with {' and '.join(fields)} as text")
     return values

@@ -21,10 +21,12 @@ from parley.services.coordinator.fleet import Fleet, PartyUnknown
 from parley.services.coordinator.labels import LabelStore
 from parley.services.coordinator.permissions import ClientPolicy
 from parley.services.coordinator.programs import ProgramFactory
+from parley.services.coordinator.queue import Limits
 from parley.services.coordinator.refusals import CATALOGUE
 from parley.services.coordinator.registry import open_registry
 from parley.services.coordinator.reports import LedgerReports
 from parley.services.coordinator.runs import RunSupervisor
+from parley.services.coordinator.schedules import Schedules
 from parley.services.coordinator.servicer import PartiesServicer, RunServicer
 from parley.services.coordinator.web import WebRuns, web_page
 from parley.services.relay.servicer import METHODS as RELAY_METHODS
@@ -90,9 +92,11 @@ async def main(given: argparse.Namespace) -> None:
     key = noise_key(config.key_command, config.state / "label-noise.key")
     labels = LabelStore(config.labels, functools.partial(chosen_rows, AlignmentStore(config.state), config.name))
     programs = ProgramFactory(labels, ledger, key, evaluations)
-    runs = RunSupervisor(registry, fleet, labels, programs, config.runs)
+    limits = Limits(config.runs, config.queue, config.runs_per_client, config.queue_per_client)
+    runs = RunSupervisor(registry, fleet, labels, programs, limits)
     alignments = AlignmentRunner(config.name, config.state, config.labels, fleet)
     trail = AuditTrail(config.state)
+    schedules = Schedules(config.schedules, runs, trail)
     policy, standing = ClientPolicy(POLICY.methods, config.clients), Standing(config.identity)
     server = make_server(BoundaryInterceptor(policy, {**CATALOGUE, **REFUSALS, **RELAY_REFUSALS}, standing, trail))
     run_service_pb2_grpc.add_RunServiceServicer_to_server(
@@ -106,12 +110,13 @@ async def main(given: argparse.Namespace) -> None:
     host = config.listen.rpartition(":")[0]
     address = f"{host}:{listen(server, config.listen, config.identity)}"
     await runs.resume_unfinished()
-    pruning = asyncio.create_task(_prune(runs, config.retention_days))
+    beside = [asyncio.create_task(each) for each in (_prune(runs, config.retention_days), schedules.keep())]
     try:
         async with web_page(config, WebRuns(runs, registry, fleet, ledger, threads, trail), trail):
             await _while_held(serve(server, address, given.ready_file), lease, lambda: recorded.writer() == token)
     finally:
-        pruning.cancel()
+        for task in beside:
+            task.cancel()
         ledger.close()  # first: a run that waits for the database in a thread gives up
         evaluations.close()
         await runs.stop()

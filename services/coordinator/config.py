@@ -9,6 +9,7 @@ from pydantic import Field, model_validator
 
 from parley.privacy.dataset_ledger import DatasetTerms
 from parley.privacy.evaluations import EvaluationPolicy
+from parley.services.coordinator.rhythms import parse_every
 from parley.services.wire.configuration import FilePath
 from parley.services.wire.relay_line import RelayPlace
 from parley.services.wire.table_sources import TableSource
@@ -158,6 +159,22 @@ class WebConfig(Section):
         return self
 
 
+class ScheduleConfig(Section):
+    """A run that is started again and again, each time on the tables as they are then."""
+
+    every: str
+    """When, in UTC: `day at 02:00`, `monday at 02:00`, `hour`, `30 minutes`."""
+    spec: FilePath
+    """The spec's file; read anew each time."""
+    priority: int = Field(default=0, ge=-100, le=100)
+    """Of runs that wait for their turn, the highest goes first."""
+
+    @model_validator(mode="after")
+    def _readable(self) -> Self:
+        parse_every(self.every)
+        return self
+
+
 class CoordinatorConfig(Section):
     """A coordinator service."""
 
@@ -180,7 +197,15 @@ class CoordinatorConfig(Section):
     clients: dict[str, Permissions] = Field(default_factory=dict)
     """What each client may do, by the name in its certificate; a client that is not named may do nothing."""
     runs: int = Field(default=16, ge=1, le=1024)
-    """Most runs at once."""
+    """Most runs at once; further ones wait for their turn."""
+    queue: int = Field(default=100, ge=0, le=10_000)
+    """Most runs that wait; further ones are refused."""
+    runs_per_client: int | None = Field(default=None, ge=1)
+    """Most runs of one client at once; its further ones wait. No limit of its own if left out."""
+    queue_per_client: int | None = Field(default=None, ge=0)
+    """Most runs of one client that wait; no limit of its own if left out."""
+    schedules: dict[str, ScheduleConfig] = Field(default_factory=dict)
+    """Runs that are started by the clock, by name."""
     retention_days: float | None = Field(default=None, gt=0, le=366_000)
     """Runs that ended longer ago are forgotten, as `parley run prune` would; kept for ever if left out."""
     web: WebConfig | None = None

@@ -9,6 +9,7 @@ from parley.privacy.pairwise import SumDoesNotOpen
 from parley.protocols.refusals import Catalogue, Refusal
 from parley.services.coordinator.fleet import PartyLost, PartyRefused, PartyUnknown
 from parley.services.coordinator.permissions import NotPermitted
+from parley.services.coordinator.queue import TooManyRuns
 from parley.services.coordinator.registry import RunUnknown
 from parley.services.coordinator.runs import (
     PredictionRefused,
@@ -16,7 +17,6 @@ from parley.services.coordinator.runs import (
     RunEnded,
     RunUnfinished,
     TagInvalid,
-    TooManyRuns,
 )
 from parley.services.coordinator.sessions import ColumnsDiffer
 from parley.spec.parsing import SpecInvalid

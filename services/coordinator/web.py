@@ -14,7 +14,7 @@ import uvicorn
 
 from parley.contracts.party.v1 import party_service_pb2 as party_pb
 from parley.contracts.run.v1.run_service_pb2 import PartyCoefficients
-from parley.dashboard.access import Access, read_or_create_token
+from parley.dashboard.access import Access, read_or_create_token, visitor
 from parley.dashboard.app import make_app
 from parley.dashboard.providers import Provider, ProviderTerms
 from parley.dashboard.tokens import TokenFile
@@ -42,6 +42,7 @@ from parley.services.coordinator.database_threads import DatabaseThreads
 from parley.services.coordinator.fleet import Fleet, PartyLost, PartyRefused, call
 from parley.services.coordinator.forecasts import Unforetold
 from parley.services.coordinator.permissions import permitted
+from parley.services.coordinator.queue import HIGHEST_PRIORITY, LOWEST_PRIORITY
 from parley.services.coordinator.refusals import CATALOGUE
 from parley.services.coordinator.registry import Filter
 from parley.services.coordinator.registry_tables import EventRecord, RunRecord
@@ -132,12 +133,15 @@ class WebRuns:
         except Unforetold:
             return CheckView(())
 
-    async def start(self, request_id: str, spec_yaml: str) -> RunView:
+    async def start(self, request_id: str, spec_yaml: str, priority: int = 0) -> RunView:
         """Start a run."""
         if not 1 <= len(request_id) <= 128:
             raise Refused(400, "MESSAGE_INVALID", "request_id: choose 1 to 128 characters, the same for every retry")
+        if not LOWEST_PRIORITY <= priority <= HIGHEST_PRIORITY:
+            raise Refused(400, "MESSAGE_INVALID", f"priority: choose {LOWEST_PRIORITY} to {HIGHEST_PRIORITY}")
+        owner = f"{visitor.get().role} {visitor.get().name}"
         with refusals_as_http():
-            return _run(await self._runs.start(request_id, spec_yaml))
+            return _run(await self._runs.start(request_id, spec_yaml, owner, priority))
 
     async def cancel(self, run_id: str) -> RunView:
         """Stop a run."""
@@ -403,6 +407,8 @@ def _run(record: RunRecord) -> RunView:
         attempt=record.attempt,
         spec_yaml=record.spec_yaml,
         tags=record.tags,
+        queue_position=record.position,
+        started_by=record.owner,
     )
 
 

@@ -250,6 +250,7 @@ VISITORS = (
 def paths():
     """Every method and path that the page serves."""
     found = []
+    route: Any
     for route in make_app(object(), Access("t" * 43, secure=True)).routes:
         methods = getattr(route, "methods", None) or {"GET"}
         found += [f"{method} {route.path}" for method in sorted(methods - {"HEAD"})]
