@@ -13,6 +13,7 @@ from parley.services.coordinator.rhythms import parse_every
 from parley.services.wire.configuration import FilePath
 from parley.services.wire.relay_line import RelayPlace
 from parley.services.wire.table_sources import TableSource
+from parley.services.wire.traces import TraceConfig
 from parley.spec.section import Section
 
 Permission = Literal["start", "watch", "cancel", "predict", "deploy", "ledger", "administer"]
@@ -159,6 +160,26 @@ class WebConfig(Section):
         return self
 
 
+class MlflowConfig(Section):
+    """An MLflow server, or a folder that MLflow keeps."""
+
+    uri: str
+    """Where runs are kept, as MLflow calls it, such as https://mlflow.example.org or sqlite:////srv/mlflow.db."""
+    experiment: str = "parley"
+    """The experiment that runs are filed under; made if there is none."""
+    artefacts: str | None = None
+    """Where an experiment that is made keeps its artefacts; as MLflow chooses if left out."""
+
+
+class TrackingConfig(Section):
+    """Where runs are shown beside those of other programs."""
+
+    mlflow: MlflowConfig | None = None
+    """MLflow; not at all if left out."""
+    tensorboard: FilePath | None = None
+    """Folder of event files for TensorBoard, one folder in it for each run; none if left out."""
+
+
 class ScheduleConfig(Section):
     """A run that is started again and again, each time on the tables as they are then."""
 
@@ -210,6 +231,10 @@ class CoordinatorConfig(Section):
     """Runs that ended longer ago are forgotten, as `parley run prune` would; kept for ever if left out."""
     web: WebConfig | None = None
     """The web page; none if left out."""
+    traces: TraceConfig | None = None
+    """Where OpenTelemetry traces of runs go; nowhere if left out."""
+    tracking: TrackingConfig | None = None
+    """Where runs are shown beside those of other programs; nowhere if left out."""
 
     @property
     def addresses(self) -> dict[str, str]:

@@ -7,7 +7,7 @@ import hashlib
 import logging
 import math
 import re
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -95,6 +95,8 @@ class RunSupervisor:
         self._reserved: list[str] = []
         """Owners of runs that are being prepared."""
         self._drivers: dict[str, RunDriver] = {}
+        self.driven: Callable[[str], None] = lambda _: None
+        """Is told of each run that begins to be driven."""
         self._stopped = False
         self._starting: dict[str, tuple[asyncio.Lock, int]] = {}
         self._changes: dict[str, asyncio.Event] = {}
@@ -203,6 +205,8 @@ class RunSupervisor:
         if not (await self._registry.get(run_id)).ended:
             change = RunStateChange(totals=record.totals if driver is None else driver.tally.totals)
             await self._registry.change(run_id, change, "cancelled by a client", state="CANCELLED", reason="")
+            if driver is not None:
+                driver.trace("CANCELLED")
         self._wake_watchers(run_id)
         return await self._registry.get(run_id)
 
@@ -390,6 +394,7 @@ class RunSupervisor:
     def _keep_task(self, run_id: str, owner: str, task: asyncio.Task[None]) -> None:
         self._tasks[run_id], self._owners[run_id] = task, owner
         task.add_done_callback(functools.partial(self._done, run_id))
+        self.driven(run_id)
 
     def _done(self, run_id: str, _: asyncio.Task[None]) -> None:
         self._tasks.pop(run_id, None)
