@@ -333,8 +333,8 @@ async def _texts(request: Request, *fields: str) -> list[str]:
 
 
 def _texts_of(content: dict[str, Any], *fields: str) -> list[str]:
-    values = [content.get(field) for field in fields]
-    if not all(isinstance(value, str) for value in values):
+    values = [value for field in fields if isinstance(value := content.get(field), str)]
+    if len(values) < len(fields):
         raise Refused(400, "MESSAGE_INVALID", f"send a JSON object with {' and '.join(fields)} as text")
     return values
 

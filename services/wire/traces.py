@@ -110,7 +110,7 @@ class RecordedTraces(Traces):
             span = self._tracer.start_span("run", start_time=int(began * 1e9))
         finally:
             self._wanted.reset(token)
-        span.set_attributes({"parley.run": run_id} | figures)
+        span.set_attributes({"parley.run": run_id, **figures})
         span.end()
 
     def close(self) -> None:
