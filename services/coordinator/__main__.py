@@ -17,6 +17,8 @@ from parley.services.coordinator.alignment import REFUSALS, AlignmentRunner, cho
 from parley.services.coordinator.async_registry import AsyncRegistry
 from parley.services.coordinator.config import CoordinatorConfig
 from parley.services.coordinator.database_threads import DatabaseThreads
+from parley.services.coordinator.deployment_records import DeploymentRecords
+from parley.services.coordinator.deployments import Deployments
 from parley.services.coordinator.fleet import Fleet, PartyUnknown
 from parley.services.coordinator.labels import LabelStore
 from parley.services.coordinator.permissions import ClientPolicy
@@ -91,12 +93,17 @@ async def main(given: argparse.Namespace) -> None:
     labels = LabelStore(config.labels, functools.partial(chosen_rows, AlignmentStore(config.state), config.name))
     programs = ProgramFactory(labels, ledger, key, evaluations)
     runs = RunSupervisor(registry, fleet, labels, programs, config.runs)
+    deployments = Deployments(registry, DeploymentRecords(recorded), threads, fleet, programs)
+    runs.in_use = lambda: deployments.run_ids
     alignments = AlignmentRunner(config.name, config.state, config.labels, fleet)
     trail = AuditTrail(config.state)
     policy, standing = ClientPolicy(POLICY.methods, config.clients), Standing(config.identity)
     server = make_server(BoundaryInterceptor(policy, {**CATALOGUE, **REFUSALS, **RELAY_REFUSALS}, standing, trail))
     run_service_pb2_grpc.add_RunServiceServicer_to_server(
-        RunServicer(runs, registry, fleet, LedgerReports(registry, ledger, evaluations, threads), alignments), server
+        RunServicer(
+            runs, registry, fleet, LedgerReports(registry, ledger, evaluations, threads), alignments, deployments
+        ),
+        server,
     )
     parties = PartiesServicer(fleet, registry, runs)
     coordinator_service_pb2_grpc.add_CoordinatorServiceServicer_to_server(parties, server)
@@ -106,14 +113,16 @@ async def main(given: argparse.Namespace) -> None:
     host = config.listen.rpartition(":")[0]
     address = f"{host}:{listen(server, config.listen, config.identity)}"
     await runs.resume_unfinished()
+    await deployments.start()
     pruning = asyncio.create_task(_prune(runs, config.retention_days))
     try:
-        async with web_page(config, WebRuns(runs, registry, fleet, ledger, threads, trail), trail):
+        async with web_page(config, WebRuns(runs, registry, fleet, ledger, threads, trail, deployments), trail):
             await _while_held(serve(server, address, given.ready_file), lease, lambda: recorded.writer() == token)
     finally:
         pruning.cancel()
         ledger.close()  # first: a run that waits for the database in a thread gives up
         evaluations.close()
+        await deployments.stop()
         await runs.stop()
         await fleet.close()
         await routes.close()

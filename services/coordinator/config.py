@@ -13,7 +13,7 @@ from parley.services.wire.relay_line import RelayPlace
 from parley.services.wire.table_sources import TableSource
 from parley.spec.section import Section
 
-Permission = Literal["start", "watch", "cancel", "predict", "ledger", "administer"]
+Permission = Literal["start", "watch", "cancel", "predict", "deploy", "ledger", "administer"]
 Permissions = tuple[Permission, ...]
 ALL_PERMISSIONS: Permissions = get_args(Permission)
 
