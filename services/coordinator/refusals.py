@@ -10,6 +10,7 @@ from parley.protocols.refusals import Catalogue, Refusal
 from parley.services.coordinator.deployment_records import DeploymentUnknown, NoEarlierVersion
 from parley.services.coordinator.fleet import PartyLost, PartyRefused, PartyUnknown
 from parley.services.coordinator.permissions import NotPermitted
+from parley.services.coordinator.queue import TooManyRuns
 from parley.services.coordinator.registry import RunUnknown
 from parley.services.coordinator.runs import (
     PredictionRefused,
@@ -17,7 +18,6 @@ from parley.services.coordinator.runs import (
     RunEnded,
     RunUnfinished,
     TagInvalid,
-    TooManyRuns,
 )
 from parley.services.coordinator.sessions import ColumnsDiffer
 from parley.services.coordinator.warm_models import DeploymentAway

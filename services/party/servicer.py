@@ -61,6 +61,7 @@ from parley.services.wire.envelopes import packed, unpacked
 from parley.services.wire.framing import framed, reader, receive
 from parley.services.wire.receipt_codec import decode_receipt, encode_receipt
 from parley.services.wire.routes import Routes
+from parley.services.wire.traces import Traces
 from parley.services.wire.version import VERSION
 from parley.spec.digests import spec_digest
 from parley.spec.parsing import parse_spec
@@ -81,8 +82,8 @@ MOST_OUTPUTS = 1 << 14
 class PartyServicer(pb_grpc.PartyServiceServicer):
     """What a coordinator may ask of this party."""
 
-    def __init__(self, config: PartyConfig, routes: Routes) -> None:
-        self._config, self._routes = config, routes
+    def __init__(self, config: PartyConfig, routes: Routes, traces: Traces | None = None) -> None:
+        self._config, self._routes, self._traces = config, routes, traces or Traces()
         self._tables = TableStore(config.tables)
         self._offers = Offers(self._tables)
         self._store = Store(config.state)
@@ -223,7 +224,10 @@ class PartyServicer(pb_grpc.PartyServiceServicer):
             await session.take_receipts([decode_receipt(receipt) for receipt in request.receipts])
             ledger = LedgerHead(request.ledger_entries, request.ledger_head)
             rows = (request.served, request.features) if session.serving is not None else None
-            answer, parts = await session.handle(instruction, blobs, ledger, rows)
+            number = int(getattr(instruction, "round", 0))
+            with self._traces.part(session.run_id, session.session_id, number) as figures:
+                answer, parts = await session.handle(instruction, blobs, ledger, rows)
+                figures["parley.party"] = self._config.name
             metrics.note_round(protocol.name, time.perf_counter() - started)
             messages = framed(pb.ExchangeResponse, parts, **{protocol.body: packed(protocol, answer)})
             if session.last_receipt is not None:

@@ -29,6 +29,7 @@ from parley.commands import (
     results,
     run,
     services,
+    token,
     transcript,
 )
 from parley.commands.refusals import OneLineErrors
@@ -52,6 +53,7 @@ app.command("attack", rich_help_panel=SET_UP)(attack.attack)
 app.command("manifest", rich_help_panel=SET_UP)(manifest.manifest)
 app.command("approve", rich_help_panel=SET_UP)(approve.approve)
 app.command("withdraw", rich_help_panel=SET_UP)(deployments.withdraw)
+app.add_typer(token.app, name="token", rich_help_panel=SET_UP)
 app.command("coordinator", rich_help_panel=SET_UP)(services.coordinator)
 app.command("party", rich_help_panel=SET_UP)(services.party)
 app.command("relay", rich_help_panel=SET_UP)(services.relay)
