@@ -27,6 +27,7 @@ from parley.dashboard.card import STYLE_HASH, card_html, make_card
 from parley.dashboard.crossings import crossings, tables_of
 from parley.dashboard.providers import FLOW_SECONDS, Flow, Provider, ProviderFailed, UserRefused
 from parley.dashboard.providers import SESSION_SECONDS as USER_SECONDS
+from parley.dashboard.rest import OPENAPI, asked_rows
 from parley.dashboard.tokens import TokenRefused
 from parley.dashboard.views import Refused, RunAccess
 from parley.spec.comparison import differences
@@ -127,6 +128,9 @@ def make_app(runs: RunAccess, access: Access) -> Starlette:
             Route("/api/runs/{run}/delete", routes.delete, methods=["POST"]),
             Route("/api/runs/{run}/predict", routes.predict, methods=["POST"]),
             Route("/api/compare", routes.compare),
+            Route("/api/openapi.json", _openapi),
+            Route("/api/deployments", routes.deployments),
+            Route("/api/deployments/{name}/predictions", routes.predict_rows, methods=["POST"]),
             Route("/api/runs/{run}/card.json", routes.card_json),
             Route("/runs/{run}/card", routes.card),
             Mount("/static", StaticFiles(directory=STATIC)),
@@ -260,6 +264,13 @@ class _Routes:
         wanted = [line.strip() for line in ids.replace(",", "\n").splitlines() if line.strip()]
         return _json(asdict(await self._runs.predict(_run(request), table.strip(), wanted)))
 
+    async def deployments(self, _: Request) -> Response:
+        return _json([asdict(each) for each in await self._runs.deployments()])
+
+    async def predict_rows(self, request: Request) -> Response:
+        ids, features = asked_rows(await _body(request, LARGEST_BODY))
+        return _json(asdict(await self._runs.predict_rows(str(request.path_params["name"]), ids, features)))
+
     async def compare(self, request: Request) -> Response:
         chosen = request.query_params.getlist("run")
         if not 2 <= len(chosen) <= MOST_COMPARED:
@@ -313,6 +324,10 @@ def _file(name: str) -> Callable[[Request], Awaitable[Response]]:
         return FileResponse(STATIC / name)
 
     return answer
+
+
+async def _openapi(_: Request) -> Response:
+    return _json(OPENAPI)
 
 
 def _run(request: Request) -> str:

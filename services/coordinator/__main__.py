@@ -17,6 +17,8 @@ from parley.services.coordinator.alignment import REFUSALS, AlignmentRunner, cho
 from parley.services.coordinator.async_registry import AsyncRegistry
 from parley.services.coordinator.config import CoordinatorConfig
 from parley.services.coordinator.database_threads import DatabaseThreads
+from parley.services.coordinator.deployment_records import DeploymentRecords
+from parley.services.coordinator.deployments import Deployments
 from parley.services.coordinator.fleet import Fleet, PartyUnknown
 from parley.services.coordinator.labels import LabelStore
 from parley.services.coordinator.permissions import ClientPolicy
@@ -98,13 +100,18 @@ async def main(given: argparse.Namespace) -> None:
     programs = ProgramFactory(labels, ledger, key, evaluations)
     limits = Limits(config.runs, config.queue, config.runs_per_client, config.queue_per_client)
     runs = RunSupervisor(registry, fleet, labels, programs, limits)
+    deployments = Deployments(registry, DeploymentRecords(recorded), threads, fleet, programs)
+    runs.in_use = lambda: deployments.run_ids
     alignments = AlignmentRunner(config.name, config.state, config.labels, fleet)
     trail = AuditTrail(config.state)
     schedules = Schedules(config.schedules, runs, trail)
     policy, standing = ClientPolicy(POLICY.methods, config.clients), Standing(config.identity)
     server = make_server(BoundaryInterceptor(policy, {**CATALOGUE, **REFUSALS, **RELAY_REFUSALS}, standing, trail))
     run_service_pb2_grpc.add_RunServiceServicer_to_server(
-        RunServicer(runs, registry, fleet, LedgerReports(registry, ledger, evaluations, threads), alignments), server
+        RunServicer(
+            runs, registry, fleet, LedgerReports(registry, ledger, evaluations, threads), alignments, deployments
+        ),
+        server,
     )
     parties = PartiesServicer(fleet, registry, runs)
     coordinator_service_pb2_grpc.add_CoordinatorServiceServicer_to_server(parties, server)
@@ -113,10 +120,11 @@ async def main(given: argparse.Namespace) -> None:
     await add_health_and_reflection(server, [RUNS.full_name, PARTIES.full_name, RELAY.full_name])
     host = config.listen.rpartition(":")[0]
     address = f"{host}:{listen(server, config.listen, config.identity)}"
-    web = WebRuns(runs, registry, fleet, ledger, threads, trail)
+    web = WebRuns(runs, registry, fleet, ledger, threads, trail, deployments)
     tracking = Tracking(open_trackers(config.tracking), web)
     runs.driven = tracking.follow
     await runs.resume_unfinished()
+    await deployments.start()
     beside = [asyncio.create_task(each) for each in (_prune(runs, config.retention_days), schedules.keep())]
     try:
         async with web_page(config, web, trail):
@@ -126,6 +134,7 @@ async def main(given: argparse.Namespace) -> None:
             task.cancel()
         ledger.close()  # first: a run that waits for the database in a thread gives up
         evaluations.close()
+        await deployments.stop()
         await runs.stop()
         await tracking.stop()
         await asyncio.to_thread(traces.close)

@@ -23,6 +23,11 @@ NEEDED_BY_CALL: Mapping[str, Permission] = {
     "TagRun": "start",
     "CancelRun": "cancel",
     "Predict": "predict",
+    "PredictRows": "predict",
+    "Deploy": "deploy",
+    "RollBackDeployment": "deploy",
+    "Undeploy": "deploy",
+    "ListDeployments": "watch",
     "GetLedger": "ledger",
     "DeleteRun": "administer",
     "PruneRuns": "administer",
@@ -35,6 +40,8 @@ NEEDED_BY_PAGE: Mapping[str, Permission] = {
     "events": "watch",
     "watch": "watch",
     "parties": "watch",
+    "deployments": "watch",
+    "predict_rows": "predict",
     "coefficients": "watch",
     "metrics": "watch",
     "check": "start",
@@ -48,7 +55,7 @@ NEEDED_BY_PAGE: Mapping[str, Permission] = {
     "audit": "administer",
 }
 """The same for what the web page asks (`RunAccess`)."""
-NOTED_OF_PAGE = ("start", "resume", "tag", "cancel", "predict", "delete", "ledger")
+NOTED_OF_PAGE = ("start", "resume", "tag", "cancel", "predict", "predict_rows", "delete", "ledger")
 """What the audit trail takes down of what the page asks: all that does more than look, and ledgers."""
 Note = Callable[[str, str, str], None]
 """Takes down what was asked, about what, and the outcome."""

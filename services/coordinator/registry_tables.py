@@ -61,7 +61,18 @@ writer = sa.Table(
     sa.Column("one", sa.Integer, primary_key=True, autoincrement=False),
     sa.Column("token", sa.String(64), nullable=False),  # of the one coordinator that may write
 )
-HISTORY = History("registry", metadata, Path(__file__).parent / "registry_revisions", newest="0005")
+deployments = sa.Table(
+    "deployments",
+    metadata,
+    sa.Column("name", sa.String(64), primary_key=True),
+    sa.Column("version", sa.Integer, primary_key=True, autoincrement=False),
+    sa.Column("run_id", sa.String(64), nullable=False),
+    sa.Column("table_name", sa.String(255), nullable=False),
+    sa.Column("current", sa.Boolean, nullable=False),  # the version that answers
+    sa.Column("deployed_by", sa.String(255), nullable=False),
+    sa.Column("deployed", sa.String(40), nullable=False),
+)
+HISTORY = History("registry", metadata, Path(__file__).parent / "registry_revisions", newest="0006")
 
 DRIVEN = ("PENDING", "RUNNING", "PAUSED")
 QUEUED = "QUEUED"

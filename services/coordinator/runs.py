@@ -7,7 +7,7 @@ import hashlib
 import logging
 import math
 import re
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -81,6 +81,24 @@ class Page:
     classes: Sequence[str]
 
 
+async def trained_run(programs: ProgramFactory, record: RunRecord) -> tuple[RunSpec, Predictor]:
+    """The spec of a run that is complete, and how its saved models predict.
+
+    Raises:
+        RunUnfinished, PredictionRefused: if they cannot.
+    """
+    if record.state not in ("COMPLETED", "BUDGET_EXHAUSTED"):
+        raise RunUnfinished(f"run {record.run_id} is {record.state}: its model is there once it is COMPLETED")
+    spec = parse_spec(record.spec_yaml)
+    predictor = await asyncio.to_thread(programs.predictor, spec, record.run_id)
+    if predictor is None:
+        raise PredictionRefused(
+            f"run {record.run_id} was trained by {spec.train.algorithm}, which has no joint prediction: every party "
+            "predicts with the model that it has saved"
+        )
+    return spec, predictor
+
+
 class RunSupervisor:
     """Every run of this coordinator."""
 
@@ -100,6 +118,8 @@ class RunSupervisor:
         self._stopped = False
         self._starting: dict[str, tuple[asyncio.Lock, int]] = {}
         self._changes: dict[str, asyncio.Event] = {}
+        self.in_use: Callable[[], Collection[str]] = tuple
+        """Runs that are deployed, and therefore not forgotten."""
 
     async def start(self, request_id: str, spec_yaml: str, owner: str = "", priority: int = 0) -> RunRecord:
         """Register and start a run, or let it wait for its turn; the same request starts it once."""
@@ -234,6 +254,8 @@ class RunSupervisor:
             record = await self._registry.get(run_id)
             if run_id in self._tasks or not record.ended:
                 raise RunActive(f"run {run_id} is {record.state}: cancel it first")
+            if run_id in self.in_use():
+                raise RunActive(f"run {run_id} is deployed: deploy another one in its place, or undeploy it first")
             await self._registry.delete([run_id])
 
     async def prune(
@@ -244,7 +266,8 @@ class RunSupervisor:
         old = await self._registry.ended_before(cutoff, MOST_NAMED if dry_run else PRUNED_AT_ONCE, states)
         if dry_run:
             return old, False
-        found = await self._registry.delete([run_id for run_id in old if run_id not in self._tasks])
+        kept = {*self._tasks, *self.in_use()}
+        found = await self._registry.delete([run_id for run_id in old if run_id not in kept])
         return found, len(old) == PRUNED_AT_ONCE
 
     async def watch(self, run_id: str, after: int) -> AsyncIterator[tuple[EventRecord, RunRecord]]:
@@ -271,15 +294,7 @@ class RunSupervisor:
     async def predict(self, run_id: str, table: str, ids: Sequence[str]) -> AsyncIterator[Page]:
         """Scores of rows that every party holds, page by page."""
         record = await self._registry.get(run_id)
-        if record.state not in ("COMPLETED", "BUDGET_EXHAUSTED"):
-            raise RunUnfinished(f"run {run_id} is {record.state}: its model is there once it is COMPLETED")
-        spec = parse_spec(record.spec_yaml)
-        predictor = await asyncio.to_thread(self._programs.predictor, spec, run_id)
-        if predictor is None:
-            raise PredictionRefused(
-                f"run {run_id} was trained by {spec.train.algorithm}, which has no joint prediction: every party "
-                "predicts with the model that it has saved"
-            )
+        spec, predictor = await trained_run(self._programs, record)
         for named in text_pages(ids):  # a session takes as many ids as fit a message
             async for page in self._predicted(spec, record, predictor, table, named):
                 yield page

@@ -22,8 +22,10 @@ from parley.dashboard.views import (
     AuditView,
     CheckView,
     CoefficientsView,
+    DeploymentView,
     EntryView,
     EventView,
+    FeaturesView,
     ForecastView,
     LedgerView,
     PartyView,
@@ -32,6 +34,7 @@ from parley.dashboard.views import (
     Refused,
     ReleaseView,
     RunView,
+    ServedView,
     TableView,
 )
 from parley.privacy.accounting import Composed, PureAccountant, from_json
@@ -39,6 +42,7 @@ from parley.privacy.ledger import Ledger, RunNotOpen
 from parley.services.coordinator.async_registry import AsyncRegistry
 from parley.services.coordinator.config import CoordinatorConfig, ProviderConfig, WebConfig
 from parley.services.coordinator.database_threads import DatabaseThreads
+from parley.services.coordinator.deployments import CallerFeatures, Deployments
 from parley.services.coordinator.fleet import Fleet, PartyLost, PartyRefused, call
 from parley.services.coordinator.forecasts import Unforetold
 from parley.services.coordinator.permissions import permitted
@@ -49,11 +53,11 @@ from parley.services.coordinator.registry_tables import EventRecord, RunRecord
 from parley.services.coordinator.reports import REPORT_SECONDS, entries_of, report_of
 from parley.services.coordinator.results import coefficients_of
 from parley.services.coordinator.runs import RunSupervisor
-from parley.services.coordinator.web_audit import AuditedPage
+from parley.services.coordinator.web_audit import NAME, AuditedPage
 from parley.services.coordinator.web_server import PageServer
 from parley.services.wire import metrics
 from parley.services.wire.audit import AuditTrail
-from parley.services.wire.coefficient_codec import figures_of, inference_of
+from parley.services.wire.coefficient_figures import figures_of, inference_of
 from parley.services.wire.configuration import ConfigInvalid
 from parley.services.wire.refusals import find
 from parley.services.wire.transport import PortTaken
@@ -92,9 +96,10 @@ class WebRuns:
         ledger: Ledger,
         threads: DatabaseThreads,
         trail: AuditTrail,
+        deployments: Deployments,
     ) -> None:
         self._runs, self._registry, self._fleet, self._ledger = runs, registry, fleet, ledger
-        self._threads, self._trail = threads, trail
+        self._threads, self._trail, self._deployments = threads, trail, deployments
         self._states: dict[str, int] = {}
         metrics.REGISTRY.register(metrics.RunStates(lambda: self._states))
         self._health: tuple[float, Sequence[PartyView]] = (0.0, ())
@@ -181,6 +186,34 @@ class WebRuns:
                         f"with `parley predict {run_id} --out predictions.csv`",
                     )
         return PredictionView(names, scores, classes)
+
+    async def deployments(self) -> Sequence[DeploymentView]:
+        """What is deployed."""
+        with refusals_as_http():
+            return [
+                DeploymentView(
+                    name=each.record.name,
+                    version=each.record.version,
+                    run_id=each.record.run_id,
+                    table=each.record.table_name,
+                    state=each.state,
+                    problem=each.problem,
+                    earlier_versions=each.earlier,
+                    deployed_by=each.record.deployed_by,
+                    deployed=each.record.deployed,
+                    rows=each.rows,
+                    sums=each.sums,
+                )
+                for each in await self._deployments.all()
+            ]
+
+    async def predict_rows(self, name: str, ids: Sequence[str], features: Sequence[FeaturesView]) -> ServedView:
+        """Rows by a deployed model."""
+        with refusals_as_http():
+            brought = [CallerFeatures(each.party, each.columns, each.values) for each in features]
+            answer = await self._deployments.predict(name, NAME, ids, brought)
+        record = answer.record
+        return ServedView(ids, answer.scores.tolist(), answer.classes, record.run_id, record.version)
 
     async def parties(self) -> Sequence[PartyView]:
         """The state of every party."""

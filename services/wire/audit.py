@@ -26,12 +26,23 @@ ADMITTED = "admitted"
 NEWEST = 200
 """Lines that are kept at hand."""
 QUIET = frozenset(
-    {"CheckSpec", "GetRun", "ListRuns", "WatchRun", "ListParties", "Describe", "Announce", "Accept", "Connect"}
+    {
+        "CheckSpec",
+        "GetRun",
+        "ListRuns",
+        "WatchRun",
+        "ListParties",
+        "ListDeployments",
+        "Describe",
+        "Announce",
+        "Accept",
+        "Connect",
+    }
 )
 """Methods that only look, or are made all the time: written down when they are refused."""
 QUIET_SERVICES = ("grpc.health.", "grpc.reflection.")
 logger = logging.getLogger(__name__)
-_NAMED = ("run_id", "session_id", "request_id", "name", "table")
+_NAMED = ("run_id", "session_id", "request_id", "name", "deployment", "table")
 _LONGEST = 200
 
 

@@ -4,9 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from parley.local import LocalFederation, _free_ports
+from parley.local import _free_ports
 from parley.services.coordinator.config import ALL_PERMISSIONS
 from parley.splitting import split_dataset
+from parley.testing.federations import ForkedFederation
 
 PARTIES = ("bank", "shop", "telco", "grocer")
 
@@ -81,7 +82,7 @@ def federation(data, tmp_path_factory):
     }
     labels |= dict.fromkeys(("uneven", "broken", "absent"), labels["digits"]) | {"unlike": labels["few"]}
     directory = tmp_path_factory.mktemp("federation")
-    local = LocalFederation(
+    local = ForkedFederation(
         directory,
         {party: tables_of(data, party) for party in PARTIES},
         labels,

@@ -55,6 +55,7 @@ NOT_PERMITTED = ("PERMISSION_DENIED", "NOT_PERMITTED")
 REVOKED = ("UNAUTHENTICATED", "CERTIFICATE_REVOKED")
 NO_CONNECTION = ("UNAVAILABLE", None)
 INVALID = ("INVALID_ARGUMENT", "MESSAGE_INVALID")
+NO_DEPLOYMENT = ("NOT_FOUND", "DEPLOYMENT_UNKNOWN")
 NO_RUN = ("NOT_FOUND", "RUN_UNKNOWN")
 
 SERVICES = [
@@ -92,6 +93,11 @@ EXPECTED: dict[str, Any] = {
     "RunService/TagRun": {"client": NO_RUN},
     "RunService/PruneRuns": {"client": INVALID},
     "RunService/Predict": {"client": NO_RUN},
+    "RunService/Deploy": {"client": INVALID},
+    "RunService/RollBackDeployment": {"client": NO_DEPLOYMENT},
+    "RunService/Undeploy": {"client": NO_DEPLOYMENT},
+    "RunService/ListDeployments": {"client": OK},
+    "RunService/PredictRows": {"client": NO_DEPLOYMENT},
     "RunService/ListParties": {"client": OK},
     "RunService/GetLedger": {"client": NO_RUN},
     "RunService/GetCoefficients": {"client": NO_RUN},
