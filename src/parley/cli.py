@@ -31,6 +31,7 @@ from parley.commands import (
     services,
     token,
     transcript,
+    upgrade,
 )
 from parley.commands.refusals import OneLineErrors
 
@@ -59,6 +60,7 @@ app.command("party", rich_help_panel=SET_UP)(services.party)
 app.command("relay", rich_help_panel=SET_UP)(services.relay)
 app.command("backup", rich_help_panel=SET_UP)(backup.backup)
 app.command("restore", rich_help_panel=SET_UP)(backup.restore)
+app.command("upgrade", rich_help_panel=SET_UP)(upgrade.upgrade)
 app.add_typer(run.app, name="run", rich_help_panel=TRAIN)
 run.app.command("card")(card.card)
 run.app.command("coefficients")(coefficients.coefficients)
