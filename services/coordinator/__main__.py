@@ -89,7 +89,7 @@ async def main(given: argparse.Namespace) -> None:
     )
     key = noise_key(config.key_command, config.state / "label-noise.key")
     labels = LabelStore(config.labels, functools.partial(chosen_rows, AlignmentStore(config.state), config.name))
-    programs = ProgramFactory(labels, ledger, key, evaluations)
+    programs = ProgramFactory(labels, ledger, key, evaluations, config.problem_imports)
     runs = RunSupervisor(registry, fleet, labels, programs, config.runs)
     alignments = AlignmentRunner(config.name, config.state, config.labels, fleet)
     trail = AuditTrail(config.state)
