@@ -131,6 +131,10 @@ class Layout:
         parts = torch.split(flat, [int(np.prod(shape)) for shape in self.shapes])
         return {name: part.reshape(shape) for name, shape, part in zip(self.names, self.shapes, parts, strict=True)}
 
+    def arrays(self, flat: Vector) -> dict[str, Array]:
+        """The same of an array."""
+        return {name: tensor.numpy() for name, tensor in self.named(torch.from_numpy(flat)).items()}
+
 
 @dataclass(frozen=True, eq=False)
 class LabelProblem:

@@ -20,6 +20,9 @@ from parley.numerics.streams import directions
 from parley.protocols.bambi.settings import BambiSpec
 from parley.spec.rows import Rows
 
+NAMED = "variable "
+"""What the names of variables begin with in a checkpoint, for those who read it."""
+
 
 class Attributes(Protocol):
     """The gate to an attribute of the rows."""
@@ -87,7 +90,8 @@ class OwnProblem:
         """For a checkpoint."""
         file = io.BytesIO()
         moments = self.upper.moments
-        np.savez(file, w=self.upper.w, first=moments.first, second=moments.second, count=moments.count)
+        named = {f"{NAMED}{name}": value for name, value in self._problem.layout.arrays(self.upper.w).items()}
+        np.savez(file, w=self.upper.w, first=moments.first, second=moments.second, count=moments.count, **named)
         return file.getvalue()
 
     def restore(self, content: bytes) -> None:

@@ -53,13 +53,18 @@ class BilevelRounds:
             pending = yield from self._iteration(k, pending, observe)
             if due(k, problem.evaluate_every) and k < settings.upper.steps:
                 pending = yield from evaluation(problem, k, pending, observe)
-            if due(k, problem.checkpoint_every):
+            if due(k, problem.checkpoint_every) or self._keeps_variables(k):
                 yield asked(pending, Checkpoint(k))
                 pending = None
         if settings.lower.final_steps and settings.problem != "joint":
             pending = yield from Lower(problem, settings.upper.steps + 1).solve(settings.lower.final_steps, pending)
         pending = yield from evaluation(problem, settings.upper.steps, pending, observe)
         yield asked(pending, Finish())
+
+    def _keeps_variables(self, k: int) -> bool:
+        """The last variables of one's own problem are kept with a checkpoint, where there are any."""
+        problem = self._problem
+        return problem.own is not None and problem.checkpoint_every > 0 and k == problem.settings.upper.steps
 
     def _iteration(self, k: int, pending: Pending | None, observe: Observer) -> Rounds:
         problem, settings = self._problem, self._problem.settings

@@ -16,6 +16,7 @@ from parley.commands import (
     card,
     certs,
     coefficients,
+    contribution,
     data,
     demo,
     doctor,
@@ -28,6 +29,8 @@ from parley.commands import (
     run,
     services,
     transcript,
+    tune,
+    variables,
 )
 from parley.commands.refusals import OneLineErrors
 
@@ -57,8 +60,11 @@ app.command("restore", rich_help_panel=SET_UP)(backup.restore)
 app.add_typer(run.app, name="run", rich_help_panel=TRAIN)
 run.app.command("card")(card.card)
 run.app.command("coefficients")(coefficients.coefficients)
+run.app.command("variables")(variables.variables)
 app.command("align", rich_help_panel=TRAIN)(align.align)
 app.command("explore", rich_help_panel=TRAIN)(explore.explore)
+app.command("contribution", rich_help_panel=TRAIN)(contribution.contribution)
+app.command("tune", rich_help_panel=TRAIN)(tune.tune)
 app.command("parties", rich_help_panel=TRAIN)(federation.parties)
 app.command("predict", rich_help_panel=TRAIN)(federation.predict)
 app.add_typer(ledger.app, name="ledger", rich_help_panel=TRAIN)

@@ -1,10 +1,12 @@
 """Problems of one's own between real processes: they learn, they pay for what they read, and strangers are refused."""
 
+import numpy as np
 import pytest
 import sqlalchemy as sa
 import yaml
 
 from parley.client import RequestRefused
+from parley.commands.variables import kept_variables
 from parley.privacy.ledger import Ledger
 from tests.integration.conftest import spec
 
@@ -45,6 +47,16 @@ def test_both_sides_of_a_problem_learn_together_with_an_attribute_that_is_paid_f
     for account in (run.run_id, f"{run.run_id}/cancer"):
         entry, _ = accounts.newest(account)
         assert entry.epsilon == pytest.approx(5)
+
+
+def test_what_the_label_side_has_learned_is_read_on_its_own_host(client, federation):
+    side = {"path": f"{SHIPPED}sample_weights:SampleWeights"}
+    run = client.start(own({"label_side": side}, checkpoint_every=3))
+    run.result()
+    found = kept_variables(run.run_id, federation.directory / "coordinator.yaml")["logits"]
+    assert found.shape == (569,)
+    assert len(np.unique(found)) > 100, "the lower rows have moved"
+    assert 1 / (1 + np.exp(-found.mean())) == pytest.approx(run.metrics["mean weight"], abs=0.1)
 
 
 def test_code_that_the_coordinator_s_owner_has_not_listed_is_refused(client):
