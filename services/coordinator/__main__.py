@@ -97,7 +97,7 @@ async def main(given: argparse.Namespace) -> None:
     )
     key = noise_key(config.key_command, config.state / "label-noise.key")
     labels = LabelStore(config.labels, functools.partial(chosen_rows, AlignmentStore(config.state), config.name))
-    programs = ProgramFactory(labels, ledger, key, evaluations)
+    programs = ProgramFactory(labels, ledger, key, evaluations, config.problem_imports)
     limits = Limits(config.runs, config.queue, config.runs_per_client, config.queue_per_client)
     runs = RunSupervisor(registry, fleet, labels, programs, limits)
     deployments = Deployments(registry, DeploymentRecords(recorded), threads, fleet, programs)

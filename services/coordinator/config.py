@@ -2,7 +2,7 @@
 
 import ipaddress
 import math
-from typing import Literal, Self, get_args
+from typing import Annotated, Literal, Self, get_args
 from urllib.parse import urlsplit
 
 from pydantic import Field, model_validator
@@ -215,6 +215,8 @@ class CoordinatorConfig(Section):
     """The address book: parties by name."""
     labels: dict[str, LabelConfig]
     """Label tables by name."""
+    problem_imports: tuple[Annotated[str, Field(pattern=r"^[\w.]+:\w+$")], ...] = ()
+    """`package.module:Class` names that runs may import as the label holder's side of a problem; needs torch here."""
     clients: dict[str, Permissions] = Field(default_factory=dict)
     """What each client may do, by the name in its certificate; a client that is not named may do nothing."""
     runs: int = Field(default=16, ge=1, le=1024)

@@ -16,6 +16,7 @@ from parley.commands import (
     card,
     certs,
     coefficients,
+    contribution,
     data,
     demo,
     deployments,
@@ -31,6 +32,8 @@ from parley.commands import (
     services,
     token,
     transcript,
+    tune,
+    variables,
 )
 from parley.commands.refusals import OneLineErrors
 
@@ -62,8 +65,11 @@ app.command("restore", rich_help_panel=SET_UP)(backup.restore)
 app.add_typer(run.app, name="run", rich_help_panel=TRAIN)
 run.app.command("card")(card.card)
 run.app.command("coefficients")(coefficients.coefficients)
+run.app.command("variables")(variables.variables)
 app.command("align", rich_help_panel=TRAIN)(align.align)
 app.command("explore", rich_help_panel=TRAIN)(explore.explore)
+app.command("contribution", rich_help_panel=TRAIN)(contribution.contribution)
+app.command("tune", rich_help_panel=TRAIN)(tune.tune)
 app.command("parties", rich_help_panel=TRAIN)(federation.parties)
 app.command("predict", rich_help_panel=TRAIN)(federation.predict)
 app.command("deploy", rich_help_panel=TRAIN)(deployments.deploy)
