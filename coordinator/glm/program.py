@@ -10,7 +10,7 @@ from google.protobuf.message import Message
 from parley.coordinator.forecasts import Forecast, Trips, Widths, widths_of
 from parley.coordinator.glm import rounds as glm
 from parley.coordinator.labels import LabelAccess, LabelsMissing, ReleasePlan, check_rows
-from parley.coordinator.programs import CommonRows, CoordinatorAlgorithm, Observer, Predictor, due
+from parley.coordinator.programs import CommonRows, CoordinatorAlgorithm, Head, Observer, Predictor, due
 from parley.numerics.arrays import Vector
 from parley.numerics.generalised_linear import Classes, Family, Numbers
 from parley.numerics.losses import ForwardCorrectedLogistic, Logistic, Loss, Squared
@@ -132,4 +132,12 @@ def foretell(spec: RunSpec, access: LabelAccess, widths: Widths) -> Forecast | N
     return [*trips, replace(first, sent=solution), *others]
 
 
-ALGORITHM = CoordinatorAlgorithm(PROTOCOL, program, check, predictor, foretell)
+def head(spec: RunSpec) -> Head:
+    """The mean of the family."""
+    power = spec.settings(GlmSpec).variance_power
+    if power is None:
+        return Head("logistic", "classes")
+    return Head("identity" if power == 0 else "exponential", "real")
+
+
+ALGORITHM = CoordinatorAlgorithm(PROTOCOL, program, check, predictor, head, foretell)
