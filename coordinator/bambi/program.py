@@ -12,7 +12,7 @@ from parley.coordinator.bambi.forecast import forecast
 from parley.coordinator.bambi.local_rounds import LocalPlan, LocalRounds, Pace
 from parley.coordinator.bambi.problem import Plan, Problem
 from parley.coordinator.bambi.rounds import BilevelRounds
-from parley.coordinator.forecasts import Forecast
+from parley.coordinator.forecasts import Forecast, Widths
 from parley.coordinator.labels import LabelAccess, LabelsMissing, ReleasePlan, check_rows
 from parley.coordinator.programs import CommonRows, CoordinatorAlgorithm, Head, Observer, Predictor
 from parley.numerics.arrays import Array, Vector
@@ -215,7 +215,7 @@ def predictor(spec: RunSpec, access: LabelAccess) -> Predictor:
     )
 
 
-def foretell(spec: RunSpec, access: LabelAccess) -> Forecast | None:
+def foretell(spec: RunSpec, access: LabelAccess, _: Widths) -> Forecast | None:
     """What the run's rounds carry."""
     labels = access.load(spec.settings(BambiSpec).loss)
     rows = divide(spec.split, len(labels), stream(spec.seed, "split"))
