@@ -12,10 +12,10 @@ from typer.testing import CliRunner
 
 from parley.cli import app
 from parley.contribution import shared_out
-from parley.testing.federations import ForkedFederation
 from parley.numerics.streams import stream
 from parley.spec.parsing import parse_spec
 from parley.spec.rows import divide
+from parley.testing.federations import ForkedFederation
 
 HELD = {"bank": slice(0, 2), "shop": slice(4, 6), "telco": slice(8, 10)}
 SPEC = """
