@@ -91,7 +91,8 @@ class OwnProblem:
         file = io.BytesIO()
         moments = self.upper.moments
         named = {f"{NAMED}{name}": value for name, value in self._problem.layout.arrays(self.upper.w).items()}
-        np.savez(file, w=self.upper.w, first=moments.first, second=moments.second, count=moments.count, **named)
+        numbers = {"w": self.upper.w, "first": moments.first, "second": moments.second} | named
+        np.savez(file, allow_pickle=False, count=moments.count, **numbers)
         return file.getvalue()
 
     def restore(self, content: bytes) -> None:

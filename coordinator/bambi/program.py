@@ -155,7 +155,9 @@ def own_problem(
             f"this coordinator has no {missing.name}, which a problem of one's own is written in: install it beside "
             "the coordinator, or leave `own.label_side` out"
         ) from missing
-    groups, gates, attributes = (), [], None
+    groups: tuple[str, ...] = ()
+    gates: list[LabelGate] = []
+    attributes: UnbiasedTargets | None = None
     if settings.own.attribute is not None:
         beside = access.beside(settings.own.attribute)
         known = beside.load("softmax")

@@ -191,7 +191,7 @@ class Policy(Section):
     """What becomes of a run without noise of this party's own over rows that runs with a finite ε have used, or of one
     with noise over rows that have left without: together their ε is infinite."""
     model_imports: tuple[Annotated[str, Field(pattern=r"^[\w.]+:\w+$")], ...] = ()
-    """`package.module:function` names that may be imported as models."""
+    """`package.module:function` names that may be imported as models, or as a party's side of a problem."""
     changed_data: Literal["refuse", "restart"] = "refuse"
     """When a run is resumed on a table whose values have changed: refuse it, or let it begin anew."""
     coefficients: Sharing = "party"

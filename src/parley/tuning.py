@@ -90,13 +90,13 @@ def choice_of(text: str) -> Choice:
     ends, _, kind = values.partition(":")
     low, _, high = ends.partition("..")
     try:
-        numbers = [float(low), float(high)]
+        first, last = float(low), float(high)
     except ValueError:
         raise NotTunable(f"{text!r}: a range goes from a number to a number") from None
-    if kind not in ("", "log") or not numbers[0] < numbers[1] or (kind == "log" and numbers[0] <= 0):
+    if kind not in ("", "log") or not first < last or (kind == "log" and first <= 0):
         raise NotTunable(f"{text!r}: a range goes up, from above 0 where it is `:log`")
     whole = all(part.strip().lstrip("-").isdigit() for part in (low, high))
-    return Choice(field.strip(), (), *numbers, log=kind == "log", whole=whole)
+    return Choice(field.strip(), (), first, last, log=kind == "log", whole=whole)
 
 
 def with_values(spec: str, values: Mapping[str, Any]) -> str:

@@ -1,5 +1,7 @@
 """A problem of one's own, run by its roles in one process, against dense implicit differentiation on pooled data."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -14,8 +16,9 @@ from parley.numerics.streams import directions
 from parley.party.bambi.models import build_model
 from parley.party.bambi.own_block import load_block
 from parley.party.bambi.role import BambiRole
-from parley.privacy.release import OutcomeGate
+from parley.privacy.release import NotPaid, OutcomeGate
 from parley.protocols.bambi.codec import PROTOCOL
+from parley.protocols.bambi.messages import CurvatureStep
 from parley.protocols.bambi.settings import BambiSpec
 from parley.simulation import Simulation
 from parley.spec.rows import RowSets
@@ -311,11 +314,60 @@ def test_a_lower_objective_without_a_minimum_is_named():
         task.run()
 
 
-def test_variables_survive_a_checkpoint_to_the_bit():
-    task = Task(settings_for(LABEL_SIDES["sample_weights"]))
-    task.run()
-    other = OwnProblem(task.problem, task.settings, SEED)
-    other.restore(task.own.encoded())
-    assert np.array_equal(other.upper.w, task.own.upper.w)
-    assert np.array_equal(other.upper.moments.first, task.own.upper.moments.first)
-    assert other.upper.moments.count == 1
+def longer(label, party):
+    """Four upper steps with a checkpoint after each second one."""
+    task = Task(
+        settings_for(
+            label,
+            party,
+            upper={"steps": 4, "batch": 12, "optimiser": {"kind": "adam", "step": 0.1}},
+            lower={"solver": "newton", "steps": 1},
+            implicit={"rounds": 4, "newton_rounds": 4},
+        )
+    )
+    task.federated = replace(task.federated, checkpoint_every=2)
+    return task
+
+
+def test_a_run_that_is_resumed_ends_with_the_same_bits_on_both_sides():
+    whole, again = (longer(LABEL_SIDES["sample_weights"], GATES) for _ in range(2))
+    runs = [
+        Simulation(
+            PROTOCOL,
+            BambiProgram(task.federated, OutcomeGate(lambda _: True)),
+            [BambiRole(block) for block in task.blocks],
+        )
+        for task in (whole, again)
+    ]
+    first = runs[0].run()
+    second = runs[1].run(resume=first.checkpoints[2])
+    assert np.array_equal(whole.own.upper.w, again.own.upper.w)
+    for one, other in zip(first.states, second.states, strict=True):
+        assert torch.equal(one.x, other.x)
+        assert np.array_equal(one.y, other.y)
+    assert 4 in first.checkpoints, "the last variables are kept"
+
+
+def test_curvature_with_labels_in_it_leaves_only_as_a_release_that_is_paid_for():
+    """The loss's own curvature has no label in it and says so; that of one's own objective names its release."""
+    for label, expected in ((LABEL_SIDES["class_weights"], True), (None, False)):
+        task, sent = longer(label, None if label else GATES), []
+        gate = OutcomeGate(lambda _: True)
+        release = gate.release
+
+        def noted(draft, release=release, sent=sent):
+            if isinstance(draft.outcome, CurvatureStep):
+                sent.append(draft.label_release)
+            return release(draft)
+
+        gate.release = noted
+        Simulation(PROTOCOL, BambiProgram(task.federated, gate), [BambiRole(block) for block in task.blocks]).run()
+        assert sent
+        assert all((number is not None) == expected for number in sent)
+    unpaid = longer(LABEL_SIDES["class_weights"], None)
+    with pytest.raises(NotPaid):
+        Simulation(
+            PROTOCOL,
+            BambiProgram(unpaid.federated, OutcomeGate(lambda _: False)),
+            [BambiRole(block) for block in unpaid.blocks],
+        ).run()
