@@ -18,6 +18,7 @@ from parley.coordinator.programs import CommonRows, CoordinatorAlgorithm, Observ
 from parley.numerics.arrays import Vector
 from parley.numerics.losses import Loss, clean_loss
 from parley.numerics.streams import stream
+from parley.numerics.weighted_loss import weighted
 from parley.privacy.evaluations import Evaluation
 from parley.privacy.release import Addend, OutcomeGate, Release
 from parley.protocols.bambi.codec import PROTOCOL, decode_contribution, encode_instruction
@@ -99,10 +100,11 @@ def program(spec: RunSpec, access: LabelAccess) -> BambiProgram | LocalProgram:
     local = settings.hypergradient == "local"
     plan = (LocalPlan if local else Plan)(settings, rows, spec.seed)
     loss, outputs = loss_of(settings, labels)
-    gate = access.gate(labels, loss, ReleasePlan(plan.released_rows, plan.releases, np.union1d(rows.lower, rows.upper)))
+    gate = access.gate(labels, loss, ReleasePlan(plan.released_rows, plan.releases, rows.trained))
+    weights = access.class_weights(labels, rows.trained, settings.class_weights)
     problem = Problem(
         plan,
-        gate.loss,
+        weighted(gate.loss, weights),
         gate,
         outputs,
         spec.dtype,
@@ -130,6 +132,7 @@ def check(spec: RunSpec, access: LabelAccess, rows: CommonRows) -> None:
     """Refuse labels that do not fit the parties' rows, or a split that does not."""
     labels = access.load(spec.settings(BambiSpec).loss)
     check_rows(labels, rows.count, rows.digest, rows.party)
+    access.class_weights(labels, np.arange(rows.count), spec.settings(BambiSpec).class_weights)
     evaluations(spec, access, labels, divide(spec.split, rows.count, stream(spec.seed, "split")))
 
 

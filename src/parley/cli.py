@@ -26,6 +26,7 @@ from parley.commands import (
     manifest,
     results,
     run,
+    scorecard,
     services,
     transcript,
 )
@@ -59,6 +60,7 @@ run.app.command("card")(card.card)
 run.app.command("coefficients")(coefficients.coefficients)
 app.command("align", rich_help_panel=TRAIN)(align.align)
 app.command("explore", rich_help_panel=TRAIN)(explore.explore)
+app.command("scorecard", rich_help_panel=TRAIN)(scorecard.scorecard)
 app.command("parties", rich_help_panel=TRAIN)(federation.parties)
 app.command("predict", rich_help_panel=TRAIN)(federation.predict)
 app.add_typer(ledger.app, name="ledger", rich_help_panel=TRAIN)
