@@ -17,7 +17,7 @@ from parley.coordinator.asysqn import rounds as schedule
 from parley.coordinator.asysqn.watch import Watch
 from parley.coordinator.forecasts import Forecast, Trips, evaluations, kept
 from parley.coordinator.labels import LabelAccess, ReleasePlan, check_rows
-from parley.coordinator.programs import CommonRows, CoordinatorAlgorithm, Observer, Predictor
+from parley.coordinator.programs import CommonRows, CoordinatorAlgorithm, Head, Observer, Predictor
 from parley.numerics.arrays import Vector
 from parley.numerics.gradient_estimators import Estimator
 from parley.numerics.linear_losses import loss_named, predict_sign
@@ -265,4 +265,14 @@ def foretell(spec: RunSpec, access: LabelAccess) -> Forecast | None:
     ]
 
 
-ALGORITHM = CoordinatorAlgorithm(PROTOCOL, AsysqnProgram, check, predictor, foretell)
+def head(spec: RunSpec) -> Head:
+    """A probability, a decision, or the value itself."""
+    match spec.settings(AsysqnSpec).loss:
+        case "logistic":
+            return Head("logistic", "classes")
+        case "squared_hinge":
+            return Head("sign", "classes")
+    return Head("identity", "real")
+
+
+ALGORITHM = CoordinatorAlgorithm(PROTOCOL, AsysqnProgram, check, predictor, head, foretell)

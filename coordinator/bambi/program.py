@@ -14,7 +14,7 @@ from parley.coordinator.bambi.problem import Plan, Problem
 from parley.coordinator.bambi.rounds import BilevelRounds
 from parley.coordinator.forecasts import Forecast
 from parley.coordinator.labels import LabelAccess, ReleasePlan, check_rows
-from parley.coordinator.programs import CommonRows, CoordinatorAlgorithm, Observer, Predictor
+from parley.coordinator.programs import CommonRows, CoordinatorAlgorithm, Head, Observer, Predictor
 from parley.numerics.arrays import Vector
 from parley.numerics.losses import Loss, clean_loss
 from parley.numerics.streams import stream
@@ -156,4 +156,10 @@ def foretell(spec: RunSpec, access: LabelAccess) -> Forecast | None:
     return forecast(spec, rows, loss_of(spec.settings(BambiSpec), labels)[1])
 
 
-ALGORITHM = CoordinatorAlgorithm(PROTOCOL, program, check, predictor, foretell)
+def head(spec: RunSpec) -> Head:
+    """Probabilities, or the value itself."""
+    loss = spec.settings(BambiSpec).loss
+    return Head("identity", "real") if loss == "squared" else Head(loss, "classes")
+
+
+ALGORITHM = CoordinatorAlgorithm(PROTOCOL, program, check, predictor, head, foretell)

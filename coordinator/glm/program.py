@@ -8,7 +8,7 @@ from google.protobuf.message import Message
 
 from parley.coordinator.glm import rounds as glm
 from parley.coordinator.labels import LabelAccess, LabelsMissing, ReleasePlan, check_rows
-from parley.coordinator.programs import CommonRows, CoordinatorAlgorithm, Observer, Predictor
+from parley.coordinator.programs import CommonRows, CoordinatorAlgorithm, Head, Observer, Predictor
 from parley.numerics.arrays import Vector
 from parley.numerics.generalised_linear import Classes, Family, Numbers
 from parley.numerics.losses import ForwardCorrectedLogistic, Logistic, Loss, Squared
@@ -112,4 +112,12 @@ def predictor(spec: RunSpec, access: LabelAccess) -> Predictor:
     )
 
 
-ALGORITHM = CoordinatorAlgorithm(PROTOCOL, program, check, predictor)
+def head(spec: RunSpec) -> Head:
+    """The mean of the family."""
+    power = spec.settings(GlmSpec).variance_power
+    if power is None:
+        return Head("logistic", "classes")
+    return Head("identity" if power == 0 else "exponential", "real")
+
+
+ALGORITHM = CoordinatorAlgorithm(PROTOCOL, program, check, predictor, head)

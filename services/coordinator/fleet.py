@@ -13,6 +13,7 @@ from parley.contracts.party.v1 import party_service_pb2_grpc as pb_grpc
 from parley.services.wire.certificates import CertificateError
 from parley.services.wire.refusals import reason_of
 from parley.services.wire.routes import Routes
+from parley.services.wire.traces import Traces
 from parley.services.wire.transport import CONTROL_SECONDS, Stamp, identity_stamp
 
 Response = TypeVar("Response")
@@ -53,8 +54,11 @@ class Fleet:
         addresses: Mapping[str, str],
         routes: Routes,
         absence: Callable[[str], str] = lambda _: "",
+        traces: Traces | None = None,
     ) -> None:
         """`addresses` are hosts and ports, or relays; `absence` says why a party cannot be reached."""
+        self.traces = traces or Traces()
+        """Records the rounds that are made with the parties."""
         self._identity = identity
         self._addresses, self._routes, self._absence = addresses, routes, absence
         self._control: dict[str, tuple[Stamp, grpc.aio.Channel]] = {}

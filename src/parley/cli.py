@@ -18,8 +18,10 @@ from parley.commands import (
     coefficients,
     data,
     demo,
+    deployments,
     doctor,
     explore,
+    export,
     exposure,
     federation,
     ledger,
@@ -28,6 +30,7 @@ from parley.commands import (
     run,
     scorecard,
     services,
+    token,
     transcript,
 )
 from parley.commands.refusals import OneLineErrors
@@ -50,6 +53,8 @@ app.command("doctor", rich_help_panel=SET_UP)(doctor.doctor)
 app.command("attack", rich_help_panel=SET_UP)(attack.attack)
 app.command("manifest", rich_help_panel=SET_UP)(manifest.manifest)
 app.command("approve", rich_help_panel=SET_UP)(approve.approve)
+app.command("withdraw", rich_help_panel=SET_UP)(deployments.withdraw)
+app.add_typer(token.app, name="token", rich_help_panel=SET_UP)
 app.command("coordinator", rich_help_panel=SET_UP)(services.coordinator)
 app.command("party", rich_help_panel=SET_UP)(services.party)
 app.command("relay", rich_help_panel=SET_UP)(services.relay)
@@ -63,6 +68,10 @@ app.command("explore", rich_help_panel=TRAIN)(explore.explore)
 app.command("scorecard", rich_help_panel=TRAIN)(scorecard.scorecard)
 app.command("parties", rich_help_panel=TRAIN)(federation.parties)
 app.command("predict", rich_help_panel=TRAIN)(federation.predict)
+app.command("deploy", rich_help_panel=TRAIN)(deployments.deploy)
+app.add_typer(deployments.app, name="deployments", rich_help_panel=TRAIN)
+app.command("undeploy", rich_help_panel=TRAIN)(deployments.undeploy)
+app.command("export", rich_help_panel=TRAIN)(export.export)
 app.add_typer(ledger.app, name="ledger", rich_help_panel=TRAIN)
 app.command("exposure", rich_help_panel=TRAIN)(exposure.exposure)
 app.command("audit", rich_help_panel=TRAIN)(audit.audit)

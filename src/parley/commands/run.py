@@ -133,10 +133,15 @@ def start(
     coordinator: Coordinator = "coordinator",
     watch: Annotated[bool, typer.Option("--watch", help="Follow the run to its end.")] = False,
     request_id: Annotated[str | None, typer.Option(help="A retry with the same id starts no second run.")] = None,
+    priority: Annotated[
+        int, typer.Option(help="Of runs that wait for their turn, the highest goes first.", min=-100, max=100)
+    ] = 0,
     link: LinkOption = None,
     json: Json = False,
 ) -> None:
     """Start a run and print its id. What it will send is told before, on the error output.
+
+    If as many runs are active as may be, it waits for its turn (QUEUED).
 
     Example: [bold]parley run start spec.yaml --watch[/bold]
     """
@@ -147,7 +152,9 @@ def start(
     with dial(address, identity, coordinator) as federation:
         if not json:
             typer.echo(_sentence(_foretold(federation, text, measured)), err=True)
-        run = federation.start(text, request_id)
+        run = federation.start(text, request_id, priority=priority)
+        if not json and run.message.queue_position:
+            typer.echo(f"it waits for its turn as {_place(run.message.queue_position)}", err=True)
         if watch:
             if not json:
                 typer.echo(run.run_id)
@@ -197,8 +204,14 @@ def list_runs(
     if not json:
         keys = ("run_id", "state", "step", "steps", "created", "tags", "reason")
         chosen = {} if sort is None or (rows and sort in rows[0]) else {sort: sort}
+        for row in rows:
+            row["reason"] = row["reason"] or _place(row["queue_position"])
         rows = [{key: row[key] for key in keys} | {name: row["metrics"].get(name) for name in chosen} for row in rows]
     show(rows, as_json=json, empty="There are no runs yet: parley run start spec.yaml")
+
+
+def _place(position: int) -> str:
+    return f"number {position} in the queue" if position else ""
 
 
 def _sorted(rows: list[dict[str, Any]], by: str) -> list[dict[str, Any]]:
@@ -420,4 +433,7 @@ def _row(run: "Run") -> dict[str, Any]:
         "changed": message.changed,
         "attempt": message.attempt,
         "tags": run.tags,
+        "queue_position": message.queue_position,
+        "priority": message.priority,
+        "started_by": message.started_by,
     }

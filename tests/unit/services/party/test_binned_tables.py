@@ -86,6 +86,8 @@ def test_bins_that_rows_taught_are_refused_under_noise_on_rows(found, tmp_path):
 
 
 def test_parties_that_hold_rows_have_no_common_bins():
-    spec = SPEC.replace("{algorithm: glm}", "{algorithm: fedbio, task: {kind: data_cleaning, classes: [a, b], checked: 0.1}}")
+    spec = SPEC.replace(
+        "{algorithm: glm}", "{algorithm: fedbio, task: {kind: data_cleaning, classes: [a, b], checked: 0.1}}"
+    )
     with pytest.raises(SpecInvalid, match="binned_by"):
         parse_spec(spec % "")
