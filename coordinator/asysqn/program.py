@@ -23,6 +23,7 @@ from parley.numerics.gradient_estimators import Estimator
 from parley.numerics.linear_losses import loss_named, predict_sign
 from parley.numerics.losses import Logistic, Loss, Squared
 from parley.numerics.streams import stream
+from parley.numerics.weighted_loss import weighted
 from parley.privacy.release import Addend, OutcomeGate, Release
 from parley.protocols.asysqn.batches import batch_rows, snapshots_before, watched_rows
 from parley.protocols.asysqn.codec import (
@@ -92,6 +93,9 @@ class AsysqnProgram(AsysqnForm):
             checkpoint_every=spec.checkpoint_every,
             watch=Watch(targets=targets, optimum=train.optimum),
             figures=figures_of(spec, access, labels, sets),
+            classes=labels.classes,
+            measures=access.measures,
+            weights=access.class_weights(labels, sets.trained, train.class_weights),
         )
 
     def rounds(self, done: int, observe: Observer) -> Generator[AsysqnRound, Any, None]:
@@ -153,6 +157,8 @@ class LabelHolder:
         self._turn = threading.Lock()
         released = ReleasePlan(self._released, STRIDE * (len(self._names) + 1), self._trained)
         self._gate = access.gate(labels, loss_for(self._train), released)
+        weights = access.class_weights(labels, self._trained, self._train.class_weights)
+        self._loss = weighted(self._gate.loss, weights)
 
     def is_paid(self, release: int) -> bool:
         """Whether the ledger covers a release."""
@@ -170,7 +176,7 @@ class LabelHolder:
         release = self._release(requester, rows)
         with self._turn:
             target = self._gate.target(release, numbers)
-        mean = self._gate.loss.gradient(theta[:, None], target)  # of the mean loss
+        mean = self._loss.gradient(theta[:, None], target)  # of the mean loss
         return Derivative(mean[:, 0] * len(numbers), release)
 
     def _numbers(self, requester: int | None, rows: RowsName) -> NDArray[np.int64]:
@@ -231,6 +237,7 @@ def check(spec: RunSpec, access: LabelAccess, rows: CommonRows) -> None:
     """Refuse labels that do not fit the parties' rows, or a split that does not."""
     labels = access.load(spec.settings(AsysqnSpec).loss)
     check_rows(labels, rows.count, rows.digest, rows.party)
+    access.class_weights(labels, np.arange(rows.count), spec.settings(AsysqnSpec).class_weights)
     figures_of(spec, access, labels, divide(spec.split, rows.count, stream(spec.seed, "split")))
 
 

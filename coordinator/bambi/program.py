@@ -18,6 +18,7 @@ from parley.coordinator.programs import CommonRows, CoordinatorAlgorithm, Head, 
 from parley.numerics.arrays import Array, Vector
 from parley.numerics.losses import Loss, clean_loss, unbiased_target
 from parley.numerics.streams import stream
+from parley.numerics.weighted_loss import weighted
 from parley.privacy.evaluations import Evaluation
 from parley.privacy.label_gate import LabelGate
 from parley.privacy.release import Addend, OutcomeGate, Release
@@ -115,13 +116,14 @@ def program(spec: RunSpec, access: LabelAccess) -> BambiProgram | LocalProgram:
     local = settings.hypergradient == "local"
     plan = (LocalPlan if local else Plan)(settings, rows, spec.seed)
     loss, outputs = loss_of(settings, labels)
-    releases = ReleasePlan(plan.released_rows, plan.releases, np.union1d(rows.lower, rows.upper))
+    releases = ReleasePlan(plan.released_rows, plan.releases, rows.trained)
     gate = access.gate(labels, loss, releases)
     own, gates = own_problem(spec, access, labels, gate.loss, releases)
     gates = [gate, *gates]
+    weights = access.class_weights(labels, rows.trained, settings.class_weights)
     problem = Problem(
         plan,
-        gate.loss,
+        weighted(gate.loss, weights),
         gate,
         outputs,
         spec.dtype,
@@ -201,6 +203,7 @@ def check(spec: RunSpec, access: LabelAccess, rows: CommonRows) -> None:
     labels = access.load(spec.settings(BambiSpec).loss)
     check_rows(labels, rows.count, rows.digest, rows.party)
     own_problem(spec, access, labels, loss_of(spec.settings(BambiSpec), labels)[0], None)
+    access.class_weights(labels, np.arange(rows.count), spec.settings(BambiSpec).class_weights)
     evaluations(spec, access, labels, divide(spec.split, rows.count, stream(spec.seed, "split")))
 
 

@@ -69,6 +69,7 @@ def program(spec: RunSpec, access: LabelAccess) -> GlmProgram:
         _evaluation(access, labels, rows),
         family_of(settings, loss),
         spec.checkpoint_every,
+        access.class_weights(labels, rows.trained, settings.class_weights),
     )
     return GlmProgram(problem, OutcomeGate(gate.is_paid, gate.is_known_paid))
 
@@ -96,6 +97,7 @@ def check(spec: RunSpec, access: LabelAccess, rows: CommonRows) -> None:
     """Refuse labels that do not fit the parties' rows or the family, or a split that does not fit the rows."""
     labels = _labels(spec.settings(GlmSpec), access)
     check_rows(labels, rows.count, rows.digest, rows.party)
+    access.class_weights(labels, np.arange(rows.count), spec.settings(GlmSpec).class_weights)
     _evaluation(access, labels, divide(spec.split, rows.count, stream(spec.seed, "split")))
 
 

@@ -29,6 +29,7 @@ from parley.commands import (
     manifest,
     results,
     run,
+    scorecard,
     services,
     token,
     transcript,
@@ -70,6 +71,7 @@ app.command("align", rich_help_panel=TRAIN)(align.align)
 app.command("explore", rich_help_panel=TRAIN)(explore.explore)
 app.command("contribution", rich_help_panel=TRAIN)(contribution.contribution)
 app.command("tune", rich_help_panel=TRAIN)(tune.tune)
+app.command("scorecard", rich_help_panel=TRAIN)(scorecard.scorecard)
 app.command("parties", rich_help_panel=TRAIN)(federation.parties)
 app.command("predict", rich_help_panel=TRAIN)(federation.predict)
 app.command("deploy", rich_help_panel=TRAIN)(deployments.deploy)

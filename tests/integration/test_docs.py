@@ -7,6 +7,7 @@ the interpreter of that session. A word after `sh` says who runs the block inste
     cluster      nobody here: it needs a Kubernetes cluster; tests/e2e renders and validates the chart
     hosts        nobody here: it needs several hosts; tests/e2e plays it with containers
     ci           `.ci/run` and whoever changes the code
+    credit       a test here, where the table of card holders is
 """
 
 import os
@@ -27,7 +28,8 @@ from parley.client import RequestRefused
 from tests.integration.conftest import spec
 
 ROOT = Path(__file__).parents[2]
-ELSEWHERE = {"containers", "cluster", "hosts", "ci"}
+ELSEWHERE = {"containers", "cluster", "hosts", "ci", "credit"}
+CREDIT = ROOT.parent / "shared" / "data" / "credit" / "uci_credit_card.csv.xz"
 FENCE = re.compile(r"^```(?P<language>sh|python)(?P<tag>[^\n]*)\n(?P<text>.*?)^```", re.MULTILINE | re.DOTALL)
 STOP = "trap 'kill $(jobs -p) 2> /dev/null || true; wait' EXIT"
 
@@ -86,13 +88,13 @@ def lend_environment(clone: Path) -> None:
     (clone / ".venv" / "installed.stamp").touch()
 
 
-def run_document(document: Path, clone: Path) -> None:
-    session = "\n".join(block.shell for block in blocks(document) if not block.tag)
+def run_document(document: Path, clone: Path, tag: str = "", **environment: str) -> None:
+    session = "\n".join(block.shell for block in blocks(document) if block.tag == tag)
     outside = [folder for folder in os.environ["PATH"].split(os.pathsep) if not (Path(folder) / "parley").exists()]
     done = subprocess.run(
         ["bash", "-c", f"set -euo pipefail\n{STOP}\n{session}"],
         cwd=clone,
-        env={**os.environ, "PATH": os.pathsep.join(outside), "OMP_NUM_THREADS": "1", "VIRTUAL_ENV": ""},
+        env={**os.environ, "PATH": os.pathsep.join(outside), "OMP_NUM_THREADS": "1", "VIRTUAL_ENV": "", **environment},
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -121,6 +123,16 @@ def test_the_commands_of_a_document_run_in_order(document, tmp_path):
     clone = copy_repository(tmp_path / "parley")
     lend_environment(clone)
     run_document(document, clone)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
+def test_the_commands_of_the_credit_tutorial_run_in_order(tmp_path):
+    if not CREDIT.exists():
+        pytest.skip("the UCI credit table lies in ../shared/data, which is not here")
+    clone = copy_repository(tmp_path / "parley")
+    lend_environment(clone)
+    run_document(ROOT / "docs" / "tutorial-credit.md", clone, "credit", CREDIT=str(CREDIT))
 
 
 @pytest.mark.slow
