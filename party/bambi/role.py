@@ -45,6 +45,7 @@ from parley.protocols.rounds import Checkpoint, Finish
 from parley.protocols.tensor.codec import Blobs
 from parley.spec.rows import RowSets, divide
 from parley.spec.run import RunSpec
+from parley.tables.rows import LocalRows
 
 _TYPES = {"float32": torch.float32, "float64": torch.float64}
 Instruction = tuple[Outcome | None, Ask]
@@ -168,8 +169,10 @@ def model_of(opened: Opened) -> EmbeddingModel:
     )
 
 
-def features_of(opened: Opened) -> Array:
+def features_of(opened: Opened) -> Array | LocalRows:
     """The party's features, with a column of ones where it carries the intercept."""
+    if opened.table.files is not None:
+        return LocalRows(opened.table.features, opened.spec.dtype, ones=_has_intercept(opened))
     features = np.ascontiguousarray(opened.table.features, dtype=opened.spec.dtype)
     return np.append(features, np.ones_like(features[:, :1]), axis=1) if _has_intercept(opened) else features
 
@@ -286,4 +289,5 @@ ALGORITHM = PartyAlgorithm(
     },
     training_rows=training_rows,
     coefficients=coefficients,
+    maps_rows="always",
 )
