@@ -26,7 +26,7 @@ from parley.services.coordinator.registry_tables import events as _events
 from parley.services.coordinator.registry_tables import kept as _kept
 from parley.services.coordinator.registry_tables import runs as _runs
 from parley.services.coordinator.registry_tables import writer as _writer
-from parley.spec.events import Body, to_json
+from parley.spec.events import Body, newest, to_json
 from parley.spec.run import LEAST_CHECKPOINTS
 from parley.storage.engines import open_engine, require_whole, write_transaction
 from parley.storage.failures import StorageDamaged, damaged, named_failures
@@ -205,7 +205,7 @@ class Registry:
             last = _last_event(connection, run_id)
             if last is not None and (last["time"], last["kind"], last["message"]) == (time, body.kind, message):
                 return event_of(last)
-            merged = {**json.loads(row["metrics"]), **body.metrics}
+            merged = newest(json.loads(row["metrics"]), body.metrics)
             values = changes | {"metrics": json.dumps(merged), "changed": time}
             connection.execute(_runs.update().where(_runs.c.run_id == run_id).values(values))
             if kept is not None:

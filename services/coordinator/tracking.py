@@ -19,7 +19,7 @@ from parley.dashboard.card import card_html, make_card
 from parley.dashboard.views import EventView, RunAccess, RunView
 from parley.services.coordinator.config import MlflowConfig, TrackingConfig
 from parley.services.wire.configuration import ConfigInvalid
-from parley.spec.events import RunPrivacy
+from parley.spec.events import RunPrivacy, without_details
 
 RETRY_SECONDS, LONGEST_RETRY_SECONDS = 5.0, 300.0
 LONGEST_PARAMETER = 500
@@ -205,8 +205,8 @@ class Tracking:
 
 
 def figures_of(event: EventView) -> dict[str, float]:
-    """What an event measured, and the ε that it tells of; only finite numbers."""
-    found = dict(event.metrics)
+    """What an event measured, and the ε that it tells of; only finite numbers. The card has what single cells say."""
+    found = without_details(event.metrics)
     if isinstance(event.body, RunPrivacy):
         found["epsilon"] = event.body.epsilon
     return {name: float(value) for name, value in found.items() if math.isfinite(value)}

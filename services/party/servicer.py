@@ -18,7 +18,8 @@ from parley.contracts.party.v1 import party_service_pb2_grpc as pb_grpc
 from parley.contracts.peer.v1 import peer_service_pb2 as peer_pb
 from parley.contracts.peer.v1 import peer_service_pb2_grpc as peer_grpc
 from parley.contracts.serving.v1 import serving_pb2
-from parley.party.roles import LocalPrivacy, Opened, PartyAlgorithm, SavedModel
+from parley.party.roles import CheckpointMissing, LocalPrivacy, Opened, PartyAlgorithm, SavedModel
+from parley.privacy.coefficients import Coefficient
 from parley.privacy.ledger import Ledger, open_ledger
 from parley.privacy.noise import KeyedNoise, read_or_create_key
 from parley.privacy.receipts import LedgerHead
@@ -29,7 +30,7 @@ from parley.services.party.algorithms import limit_threads, party_side
 from parley.services.party.alignment import aligned_tables
 from parley.services.party.approvals import Approvals
 from parley.services.party.asked_rows import Allowance, AskedRows
-from parley.services.party.checkpoints import Store
+from parley.services.party.checkpoints import ModelMissing, Store
 from parley.services.party.config import PartyConfig
 from parley.services.party.coordinator_line import QuestionLine
 from parley.services.party.exposed_runs import asked_of
@@ -44,7 +45,7 @@ from parley.services.party.policy import (
     covered_by_noise,
     floors_of,
 )
-from parley.services.party.preprocessing import table_of_run, to_keep
+from parley.services.party.preprocessing import binned_table, table_of_run, to_keep
 from parley.services.party.read_digests import DataChanged, DigestingTables, changed
 from parley.services.party.results import coefficients_of
 from parley.services.party.row_noise import RowProtection, note_exact_runs
@@ -67,6 +68,7 @@ from parley.spec.digests import spec_digest
 from parley.spec.parsing import parse_spec
 from parley.spec.run import RunSpec
 from parley.tables.alignments import AlignmentStore
+from parley.tables.errors import TableTooLarge
 from parley.tables.loading import Table
 from parley.tables.preprocessing import Fitted
 
@@ -84,7 +86,7 @@ class PartyServicer(pb_grpc.PartyServiceServicer):
 
     def __init__(self, config: PartyConfig, routes: Routes, traces: Traces | None = None) -> None:
         self._config, self._routes, self._traces = config, routes, traces or Traces()
-        self._tables = TableStore(config.tables)
+        self._tables = TableStore(config.tables, config.workspace)
         self._offers = Offers(self._tables)
         self._store = Store(config.state)
         self._approvals = Approvals(config.state)
@@ -353,8 +355,16 @@ class PartyServicer(pb_grpc.PartyServiceServicer):
             tables = aligned_tables(tables, AlignmentStore(self._config.state), spec, name, coordinator)
         policy, told = self._config.policy, tuple(names)
         rows = RowProtection(spec.privacy.features, request.run_id, told, self._local_privacy, policy.features.terms)
-        table = self._table(request.run_id, tables, spec, index, None if trained is None else name)
-        table = rows.protect(chosen_rows(table, list(request.ids)))
+        table = self._table(request.run_id, tables, spec, index, None if trained is None else name, coordinator)
+        table = chosen_rows(table, list(request.ids))
+        held = algorithm.maps_rows == "never" or (algorithm.maps_rows == "predicting" and trained is None)
+        if (held or spec.privacy.features.kind == "once") and not tables.fits(table):
+            raise TableTooLarge(
+                name,
+                f"{spec.train.algorithm} holds its {len(table)} rows in memory here, more than `memory` has room for",
+                "Raise `memory` in the party's configuration, or choose fewer columns by a view",
+            )
+        table = rows.protect(table)
         reads = DigestingTables(tables, table, rows)
         opened = Opened(
             spec,
@@ -441,13 +451,28 @@ class PartyServicer(pb_grpc.PartyServiceServicer):
             raise PolicyRefused(f"{self._config.name}'s policy refuses: table {table} is not open to runs")
         return trained
 
-    def _table(self, run_id: str, tables: TableStore, spec: RunSpec, index: int, other: str | None) -> Table:
+    def _table(
+        self, run_id: str, tables: TableStore, spec: RunSpec, index: int, other: str | None, coordinator: str
+    ) -> Table:
         """The run's table, or another one for a prediction, treated as the run's training rows taught."""
         kept, algorithm = self._store.load_preprocessing(run_id), party_side(spec.train.algorithm)
         saved = None if kept is None else Fitted.from_json(kept)
         columns = chosen_columns(self._config.policy, spec, index)
         dense = not algorithm.keeps_sparse
-        return table_of_run(tables, spec, index, columns, dense=dense, saved=saved, table=other)
+        table = table_of_run(tables, spec, index, columns, dense=dense, saved=saved, table=other)
+        if spec.binned_by is None or saved is not None:
+            return table
+        return binned_table(tables, spec, index, table, self._found_by(spec.binned_by, coordinator))
+
+    def _found_by(self, run_id: str, coordinator: str) -> list[Coefficient]:
+        """What an earlier run of the same coordinator has found here."""
+        self._refuse_others(run_id, coordinator)
+        try:
+            return coefficients_of(self._store, run_id, self._config.policy.algorithms)
+        except (CheckpointMissing, ModelMissing) as missing:
+            raise PolicyRefused(
+                f"binned_by: {self._config.name} has nothing of run {run_id}: start with that one"
+            ) from missing
 
     def _refuse_others(self, run_id: str, coordinator: str) -> None:
         if self._store.owner(run_id) not in (None, coordinator):

@@ -12,6 +12,7 @@ from parley.commands.coefficients import coefficient_rows, show_coefficients
 from parley.commands.options import Address, AddressIfAny, Coordinator, Identity, IdentityIfAny, Json, RunId, dial
 from parley.commands.refusals import REFUSED, Refused
 from parley.display import console, finite, print_json, show, show_fields, size
+from parley.spec.events import is_detail, without_details
 
 if TYPE_CHECKING:
     from parley.client import Federation, Run
@@ -89,7 +90,7 @@ def _foretold(federation: "Federation", text: str, link: "Link | None") -> dict[
             raise
         return {"unforetold": refused.message}
     seconds = {} if link is None else {"seconds": link.seconds(found)}
-    return {"rounds": found.rounds, "sent_bytes": found.sent_bytes, "received_bytes": found.received_bytes} | seconds
+    return asdict(found) | seconds
 
 
 def _sentence(foretold: dict[str, Any]) -> str:
@@ -97,6 +98,8 @@ def _sentence(foretold: dict[str, Any]) -> str:
         return f"no forecast: {foretold['unforetold']}"
     crossing = size(foretold["sent_bytes"] + foretold["received_bytes"])
     said = f"at most {foretold['rounds']} round trips and {crossing} over the coordinator's link"
+    if foretold["peer_bytes"]:
+        said += f", {size(foretold['peer_bytes'])} between the parties"
     return f"{said}, {foretold['seconds']:.4g} s of it for the messages" if "seconds" in foretold else said
 
 
@@ -265,7 +268,8 @@ def compare(
     if json:
         print_json({"runs": ids, "states": [run.state for run in found], "settings": settings, "metrics": metrics})
         return
-    shown = {"state": [run.state for run in found], **settings, **metrics}
+    short = {name: values for name, values in metrics.items() if not is_detail(name)}
+    shown = {"state": [run.state for run in found], **settings, **short}
     if len(set(ids)) < len(ids):
         raise Refused("a run is named twice: name different ones")
     rows = [{"": name, **dict(zip(ids, values, strict=True))} for name, values in shown.items()]
@@ -342,7 +346,8 @@ def show_run(
     if json:
         print_json(_row(found) | {"coefficients": tuned, "spec": found.message.spec_yaml})
         return
-    show_fields(_row(found), as_json=False)
+    row = _row(found)
+    show_fields(row | {"metrics": without_details(row["metrics"])}, as_json=False)
     show_coefficients(tuned)
 
 
