@@ -38,6 +38,9 @@ class RunView:
     attempt: int
     spec_yaml: str
     tags: Sequence[str] = ()
+    queue_position: int = 0
+    """Its place among the runs that wait for their turn, from 1; 0 if it does not wait."""
+    started_by: str = ""
 
 
 @dataclass(frozen=True)
@@ -200,6 +203,8 @@ class ForecastView:
     rounds: int
     sent_bytes: int
     received_bytes: int
+    peer_bytes: int = 0
+    """Between the parties."""
 
 
 @dataclass(frozen=True)
@@ -278,7 +283,7 @@ class RunAccess(Protocol):
     async def check(self, spec_yaml: str) -> CheckView:
         """Every mistake of a spec, and what a run of it would send."""
 
-    async def start(self, request_id: str, spec_yaml: str) -> RunView:
+    async def start(self, request_id: str, spec_yaml: str, priority: int = 0) -> RunView:
         """Start a run; the same request starts it once."""
 
     async def cancel(self, run_id: str) -> RunView:

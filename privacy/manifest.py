@@ -341,7 +341,8 @@ MANIFEST: tuple[Entry, ...] = (
     *control("run.v1.Metric", "name", "clients"),
     *control(
         "run.v1.Run",
-        "run_id name algorithm state reason parties step steps metrics created changed spec_yaml attempt tags",
+        "run_id name algorithm state reason parties step steps metrics created changed spec_yaml attempt tags "
+        "queue_position priority started_by",
         "clients",
     ),
     *control(
@@ -379,7 +380,7 @@ MANIFEST: tuple[Entry, ...] = (
     *control("run.v1.PartyTable", "name problem notice loaded_percent", "clients"),
     *control("run.v1.CheckSpecRequest", "spec_yaml", "coordinator"),
     *control("run.v1.CheckSpecResponse", "problems forecast unforetold", "clients"),
-    *control("run.v1.StartRunRequest", "request_id spec_yaml", "coordinator"),
+    *control("run.v1.StartRunRequest", "request_id spec_yaml priority", "coordinator"),
     *control("run.v1.StartRunResponse", "run", "clients"),
     *control("run.v1.GetRunRequest", "run_id", "coordinator"),
     *control("run.v1.GetRunResponse", "run", "clients"),

@@ -12,6 +12,7 @@ from torch import Tensor
 import parley.party.bambi.steps as bambi
 from parley.numerics.arrays import Array
 from parley.numerics.optimisers import Moments
+from parley.numerics.problem_errors import ProblemImportRefused, ProblemMisshapen, ProblemNotFinite
 from parley.numerics.streams import stream
 from parley.party.bambi.export import exported
 from parley.party.bambi.local_role import LocalRole, training_loss
@@ -25,6 +26,7 @@ from parley.party.bambi.models import (
     UnknownModel,
     build_model,
 )
+from parley.party.bambi.own_block import load_block
 from parley.party.roles import (
     Begun,
     CheckpointMissing,
@@ -154,6 +156,10 @@ def model_of(opened: Opened) -> EmbeddingModel:
     """The embedding network that the run gives to this party."""
     train, dtype = opened.spec.settings(BambiSpec), _TYPES[opened.spec.dtype]
     features = len(opened.table.columns) + _has_intercept(opened)
+    own = train.own.party_side if train.own is not None else None
+    if own is not None:
+        columns, intercept = len(opened.table.columns), _has_intercept(opened)
+        return load_block(own.path, own.options, columns, dtype, opened.model_imports, intercept=intercept)
     if not train.embeds:
         return build_model("identity", features, features, dtype=dtype)
     return build_model(
@@ -172,12 +178,15 @@ def model_of(opened: Opened) -> EmbeddingModel:
 def features_of(opened: Opened) -> Array:
     """The party's features, with a column of ones where it carries the intercept."""
     features = np.ascontiguousarray(opened.table.features, dtype=opened.spec.dtype)
-    return np.append(features, np.ones_like(features[:, :1]), axis=1) if _has_intercept(opened) else features
+    if opened.spec.settings(BambiSpec).embeds or not _has_intercept(opened):
+        return features
+    return np.append(features, np.ones_like(features[:, :1]), axis=1)
 
 
 def _has_intercept(opened: Opened) -> bool:
     train = opened.spec.settings(BambiSpec)
-    return train.intercept and not train.embeds and opened.index == 0
+    linear = not train.embeds or train.model.kind == "identity"  # a block of one's own has the column behind it
+    return train.intercept and linear and opened.index == 0
 
 
 def accept(opened: Opened) -> Offer:
@@ -198,7 +207,8 @@ def coverage(opened: Opened) -> Coverage:
     upper = min(train.upper.batch or len(sets.upper), len(sets.upper))
     shares = lower / len(sets.lower), upper / len(sets.upper)
     sums = lower_sums(train) * shares[0] + train.upper.steps * shares[1]
-    linear = not train.embeds or train.model.kind == "linear"
+    # a block of one's own may be linear in its columns: it counts as if it were
+    linear = not train.embeds or train.model.kind in ("linear", "identity")
     return Coverage(
         rows=len(sets.trained),
         batch=min(lower, upper),
@@ -285,6 +295,9 @@ ALGORITHM = PartyAlgorithm(
         UnknownModel: Refusal("INVALID_ARGUMENT", "SPEC_INVALID"),
         InvalidModelSize: Refusal("INVALID_ARGUMENT", "SPEC_INVALID"),
         ModelImportRefused: Refusal("PERMISSION_DENIED", "POLICY_REFUSED"),
+        ProblemImportRefused: Refusal("PERMISSION_DENIED", "POLICY_REFUSED"),
+        ProblemMisshapen: Refusal("INVALID_ARGUMENT", "PROBLEM_REFUSED"),
+        ProblemNotFinite: Refusal("OUT_OF_RANGE", "PROBLEM_REFUSED"),
     },
     training_rows=training_rows,
     coefficients=coefficients,

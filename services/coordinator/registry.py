@@ -4,7 +4,7 @@ import contextlib
 import hashlib
 import json
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any, TypeVar
 
@@ -13,7 +13,9 @@ import sqlalchemy as sa
 from parley.services.coordinator.registry_tables import (
     ACTIVE,
     BRIEF,
+    DRIVEN,
     HISTORY,
+    QUEUED,
     EventRecord,
     RunRecord,
     event_of,
@@ -24,7 +26,7 @@ from parley.services.coordinator.registry_tables import events as _events
 from parley.services.coordinator.registry_tables import kept as _kept
 from parley.services.coordinator.registry_tables import runs as _runs
 from parley.services.coordinator.registry_tables import writer as _writer
-from parley.spec.events import Body, to_json
+from parley.spec.events import Body, newest, to_json
 from parley.spec.run import LEAST_CHECKPOINTS
 from parley.storage.engines import open_engine, require_whole, write_transaction
 from parley.storage.failures import StorageDamaged, damaged, named_failures
@@ -140,15 +142,15 @@ class Registry:
         """One run."""
         with self.reading() as connection:
             row = connection.execute(_runs.select().where(_runs.c.run_id == run_id)).mappings().first()
-        if row is None:
-            raise RunUnknown.named(run_id)
-        return self._read(record_of, row)
+            if row is None:
+                raise RunUnknown.named(run_id)
+            return self._placed(connection, [self._read(record_of, row)])[0]
 
     def by_request(self, request_id: str) -> RunRecord | None:
         """The run that a request started, if it started one."""
         with self.reading() as connection:
             row = connection.execute(_runs.select().where(_runs.c.request_id == request_id)).mappings().first()
-        return None if row is None else self._read(record_of, row)
+            return None if row is None else self._placed(connection, [self._read(record_of, row)])[0]
 
     def page(self, limit: int, before: int | None = None, only: Filter = ALL) -> list[tuple[int, RunRecord]]:
         """Runs without their specs, newest first, each with its number; `before` goes on after the last of a page."""
@@ -157,7 +159,8 @@ class Registry:
             query = query.where(_runs.c.number < before)
         with self.reading() as connection:
             rows = connection.execute(query).mappings().all()
-        return [(row["number"], self._read(record_of, row)) for row in rows]
+            records = self._placed(connection, [self._read(record_of, row) for row in rows])
+        return [(row["number"], record) for row, record in zip(rows, records, strict=True)]
 
     def states(self) -> dict[str, int]:
         """How many runs are in each state."""
@@ -167,9 +170,15 @@ class Registry:
 
     def unfinished(self) -> list[RunRecord]:
         """Runs that were active when the coordinator stopped."""
-        query = _runs.select().where(_runs.c.state.in_(ACTIVE)).order_by(_runs.c.number)
+        query = _runs.select().where(_runs.c.state.in_(DRIVEN)).order_by(_runs.c.number)
         with self.reading() as connection:
             rows = connection.execute(query).mappings().all()
+        return [self._read(record_of, row) for row in rows]
+
+    def queued(self) -> list[RunRecord]:
+        """Runs that wait for their turn, without their specs, the next one first."""
+        with self.reading() as connection:
+            rows = connection.execute(_in_turn(*BRIEF)).mappings().all()
         return [self._read(record_of, row) for row in rows]
 
     def waiting(self, party: str) -> list[str]:
@@ -196,7 +205,7 @@ class Registry:
             last = _last_event(connection, run_id)
             if last is not None and (last["time"], last["kind"], last["message"]) == (time, body.kind, message):
                 return event_of(last)
-            merged = {**json.loads(row["metrics"]), **body.metrics}
+            merged = newest(json.loads(row["metrics"]), body.metrics)
             values = changes | {"metrics": json.dumps(merged), "changed": time}
             connection.execute(_runs.update().where(_runs.c.run_id == run_id).values(values))
             if kept is not None:
@@ -280,6 +289,13 @@ class Registry:
                 raise NotTheWriter("another coordinator has taken this database over: stop one of the two")
             yield connection
 
+    def _placed(self, connection: sa.Connection, records: list[RunRecord]) -> list[RunRecord]:
+        """The same records, with their places among those that wait."""
+        if not any(record.state == QUEUED for record in records):
+            return records
+        places = {run_id: place for place, run_id in enumerate(connection.scalars(_in_turn(_runs.c.run_id)), 1)}
+        return [replace(record, position=places.get(record.run_id, 0)) for record in records]
+
     def _named_failures(self) -> contextlib.AbstractContextManager[None]:
         return named_failures(WHOSE, self._engine)
 
@@ -292,6 +308,12 @@ class Registry:
 
     def _damaged(self, run_id: str) -> StorageDamaged:
         return damaged(f"{WHOSE}'s database {self._engine.url.database}", f"what it has of run {run_id!r} is no record")
+
+
+def _in_turn(*columns: sa.ColumnElement[Any]) -> sa.Select[Any]:
+    """Columns of runs that wait for their turn, the next one first; a run last changed when it was queued."""
+    order = (_runs.c.priority.desc(), _runs.c.changed, _runs.c.number)
+    return sa.select(*columns).where(_runs.c.state == QUEUED).order_by(*order)
 
 
 def _last_event(connection: sa.Connection, run_id: str) -> sa.RowMapping | None:

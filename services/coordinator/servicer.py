@@ -18,6 +18,7 @@ from parley.services.coordinator.async_registry import AsyncRegistry
 from parley.services.coordinator.deployments import CallerFeatures, Deployments, DeploymentStatus
 from parley.services.coordinator.fleet import Fleet, PartyLost, PartyRefused, call
 from parley.services.coordinator.forecasts import Unforetold
+from parley.services.coordinator.queue import HIGHEST_PRIORITY, LOWEST_PRIORITY
 from parley.services.coordinator.registry import Filter
 from parley.services.coordinator.registry_tables import EventRecord
 from parley.services.coordinator.reports import LedgerReports
@@ -74,7 +75,11 @@ class RunServicer(run_service_pb2_grpc.RunServiceServicer):
         """Register and start a run."""
         if not 1 <= len(request.request_id) <= 128:
             raise MessageInvalid("request_id: choose 1 to 128 characters, the same for every retry of this call")
-        record = await self._runs.start(request.request_id, request.spec_yaml)
+        if not LOWEST_PRIORITY <= request.priority <= HIGHEST_PRIORITY:
+            raise MessageInvalid(f"priority: choose {LOWEST_PRIORITY} to {HIGHEST_PRIORITY}")
+        caller = caller_of(context)
+        owner = f"{caller.role} {caller.name}"
+        record = await self._runs.start(request.request_id, request.spec_yaml, owner, request.priority)
         return run_service_pb2.StartRunResponse(run=run_message(record))
 
     async def GetRun(

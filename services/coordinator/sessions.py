@@ -178,11 +178,13 @@ class Session:
         """One round: the instruction to its participants, and the sum of what they contribute."""
         form = self._form
         assert form is not None and self._opening is not None  # noqa: S101, PT018 (begin has set them)
-        started = time.perf_counter()
-        if self._recovery is not None:
-            outcome: Vector | SurvivorsSum | None = await self._recovery.exchange(release.content)
-        else:
-            outcome = await self._exchange(form, self._opening, release)
+        started, before = time.perf_counter(), self.traffic.sent_bytes + self.traffic.received_bytes
+        with self.fleet.traces.round(self.run_id, self.session_id, self.traffic.rounds + 1) as figures:
+            if self._recovery is not None:
+                outcome: Vector | SurvivorsSum | None = await self._recovery.exchange(release.content)
+            else:
+                outcome = await self._exchange(form, self._opening, release)
+            figures["parley.bytes"] = self.traffic.sent_bytes + self.traffic.received_bytes - before
         metrics.note_round(self.protocol.name, time.perf_counter() - started)
         return outcome
 

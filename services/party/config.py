@@ -10,6 +10,7 @@ from parley.privacy.dataset_ledger import DatasetTerms
 from parley.services.wire.configuration import FilePath
 from parley.services.wire.relay_line import RelayPlace
 from parley.services.wire.table_sources import TableSource
+from parley.services.wire.traces import TraceConfig
 from parley.spec.algorithms import installed_names
 from parley.spec.nearest import did_you_mean
 from parley.spec.section import Section
@@ -190,7 +191,7 @@ class Policy(Section):
     """What becomes of a run without noise of this party's own over rows that runs with a finite ε have used, or of one
     with noise over rows that have left without: together their ε is infinite."""
     model_imports: tuple[Annotated[str, Field(pattern=r"^[\w.]+:\w+$")], ...] = ()
-    """`package.module:function` names that may be imported as models."""
+    """`package.module:function` names that may be imported as models, or as a party's side of a problem."""
     changed_data: Literal["refuse", "restart"] = "refuse"
     """When a run is resumed on a table whose values have changed: refuse it, or let it begin anew."""
     coefficients: Sharing = "party"
@@ -271,6 +272,8 @@ class PartyConfig(Section):
     """Tables by name."""
     policy: Policy
     """What this party accepts."""
+    traces: TraceConfig | None = None
+    """Where OpenTelemetry traces of this party's part go; nowhere if left out."""
     metrics_listen: str | None = None
     """host:port for Prometheus; plain HTTP on loopback, elsewhere TLS with a client certificate; none if left out."""
     threads: int = Field(default=1, ge=1, le=256)

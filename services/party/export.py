@@ -53,4 +53,8 @@ def exported_block(config: PartyConfig, run_id: str, spec_file: Path | None = No
     if kept is None:
         raise ExportRefused("this run was trained on a sparse table, whose columns have no names to export")
     fitted = Fitted.from_json(kept)
+    if fitted.bins:
+        raise ExportRefused(
+            "this run has binned its columns (`binned_by`), and bins are not exported: deploy it instead"
+        )
     return ExportedBlock(run_id, config.name, spec.train.algorithm, fitted, layers)

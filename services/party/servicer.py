@@ -18,7 +18,8 @@ from parley.contracts.party.v1 import party_service_pb2_grpc as pb_grpc
 from parley.contracts.peer.v1 import peer_service_pb2 as peer_pb
 from parley.contracts.peer.v1 import peer_service_pb2_grpc as peer_grpc
 from parley.contracts.serving.v1 import serving_pb2
-from parley.party.roles import LocalPrivacy, Opened, PartyAlgorithm, SavedModel
+from parley.party.roles import CheckpointMissing, LocalPrivacy, Opened, PartyAlgorithm, SavedModel
+from parley.privacy.coefficients import Coefficient
 from parley.privacy.ledger import Ledger, open_ledger
 from parley.privacy.noise import KeyedNoise, read_or_create_key
 from parley.privacy.receipts import LedgerHead
@@ -29,7 +30,7 @@ from parley.services.party.algorithms import limit_threads, party_side
 from parley.services.party.alignment import aligned_tables
 from parley.services.party.approvals import Approvals
 from parley.services.party.asked_rows import Allowance, AskedRows
-from parley.services.party.checkpoints import Store
+from parley.services.party.checkpoints import ModelMissing, Store
 from parley.services.party.config import PartyConfig
 from parley.services.party.coordinator_line import QuestionLine
 from parley.services.party.exposed_runs import asked_of
@@ -44,7 +45,7 @@ from parley.services.party.policy import (
     covered_by_noise,
     floors_of,
 )
-from parley.services.party.preprocessing import table_of_run, to_keep
+from parley.services.party.preprocessing import binned_table, table_of_run, to_keep
 from parley.services.party.read_digests import DataChanged, DigestingTables, changed
 from parley.services.party.results import coefficients_of
 from parley.services.party.row_noise import RowProtection, note_exact_runs
@@ -61,6 +62,7 @@ from parley.services.wire.envelopes import packed, unpacked
 from parley.services.wire.framing import framed, reader, receive
 from parley.services.wire.receipt_codec import decode_receipt, encode_receipt
 from parley.services.wire.routes import Routes
+from parley.services.wire.traces import Traces
 from parley.services.wire.version import VERSION
 from parley.spec.digests import spec_digest
 from parley.spec.parsing import parse_spec
@@ -81,8 +83,8 @@ MOST_OUTPUTS = 1 << 14
 class PartyServicer(pb_grpc.PartyServiceServicer):
     """What a coordinator may ask of this party."""
 
-    def __init__(self, config: PartyConfig, routes: Routes) -> None:
-        self._config, self._routes = config, routes
+    def __init__(self, config: PartyConfig, routes: Routes, traces: Traces | None = None) -> None:
+        self._config, self._routes, self._traces = config, routes, traces or Traces()
         self._tables = TableStore(config.tables)
         self._offers = Offers(self._tables)
         self._store = Store(config.state)
@@ -223,7 +225,10 @@ class PartyServicer(pb_grpc.PartyServiceServicer):
             await session.take_receipts([decode_receipt(receipt) for receipt in request.receipts])
             ledger = LedgerHead(request.ledger_entries, request.ledger_head)
             rows = (request.served, request.features) if session.serving is not None else None
-            answer, parts = await session.handle(instruction, blobs, ledger, rows)
+            number = int(getattr(instruction, "round", 0))
+            with self._traces.part(session.run_id, session.session_id, number) as figures:
+                answer, parts = await session.handle(instruction, blobs, ledger, rows)
+                figures["parley.party"] = self._config.name
             metrics.note_round(protocol.name, time.perf_counter() - started)
             messages = framed(pb.ExchangeResponse, parts, **{protocol.body: packed(protocol, answer)})
             if session.last_receipt is not None:
@@ -349,7 +354,7 @@ class PartyServicer(pb_grpc.PartyServiceServicer):
             tables = aligned_tables(tables, AlignmentStore(self._config.state), spec, name, coordinator)
         policy, told = self._config.policy, tuple(names)
         rows = RowProtection(spec.privacy.features, request.run_id, told, self._local_privacy, policy.features.terms)
-        table = self._table(request.run_id, tables, spec, index, None if trained is None else name)
+        table = self._table(request.run_id, tables, spec, index, None if trained is None else name, coordinator)
         table = rows.protect(chosen_rows(table, list(request.ids)))
         reads = DigestingTables(tables, table, rows)
         opened = Opened(
@@ -437,13 +442,28 @@ class PartyServicer(pb_grpc.PartyServiceServicer):
             raise PolicyRefused(f"{self._config.name}'s policy refuses: table {table} is not open to runs")
         return trained
 
-    def _table(self, run_id: str, tables: TableStore, spec: RunSpec, index: int, other: str | None) -> Table:
+    def _table(
+        self, run_id: str, tables: TableStore, spec: RunSpec, index: int, other: str | None, coordinator: str
+    ) -> Table:
         """The run's table, or another one for a prediction, treated as the run's training rows taught."""
         kept, algorithm = self._store.load_preprocessing(run_id), party_side(spec.train.algorithm)
         saved = None if kept is None else Fitted.from_json(kept)
         columns = chosen_columns(self._config.policy, spec, index)
         dense = not algorithm.keeps_sparse
-        return table_of_run(tables, spec, index, columns, dense=dense, saved=saved, table=other)
+        table = table_of_run(tables, spec, index, columns, dense=dense, saved=saved, table=other)
+        if spec.binned_by is None or saved is not None:
+            return table
+        return binned_table(tables, spec, index, table, self._found_by(spec.binned_by, coordinator))
+
+    def _found_by(self, run_id: str, coordinator: str) -> list[Coefficient]:
+        """What an earlier run of the same coordinator has found here."""
+        self._refuse_others(run_id, coordinator)
+        try:
+            return coefficients_of(self._store, run_id, self._config.policy.algorithms)
+        except (CheckpointMissing, ModelMissing) as missing:
+            raise PolicyRefused(
+                f"binned_by: {self._config.name} has nothing of run {run_id}: start with that one"
+            ) from missing
 
     def _refuse_others(self, run_id: str, coordinator: str) -> None:
         if self._store.owner(run_id) not in (None, coordinator):

@@ -57,9 +57,9 @@ class AuditEntry:
     sequence: int
     time: str
     role: str
-    """Of whoever asked: `client`, `party`, `coordinator`, or `web` for whoever has the page's token."""
+    """Of whoever asked: `client`, `party`, `coordinator`; on the page `web`, `token` or `user`."""
     name: str
-    """As its certificate says."""
+    """As its certificate says; of a token or a user; `page` for whoever has the page's own token."""
     address: str
     """Where it was asked from; `relay` for what came through one."""
     action: str

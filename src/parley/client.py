@@ -274,9 +274,11 @@ class Federation:
     ) -> None:
         self._channel.close()
 
-    def start(self, spec: str | Path, request_id: str | None = None) -> Run:
-        """Start a run from a spec: YAML text, or the path of a file."""
-        request = run_service_pb2.StartRunRequest(request_id=request_id or uuid.uuid4().hex, spec_yaml=spec_text(spec))
+    def start(self, spec: str | Path, request_id: str | None = None, *, priority: int = 0) -> Run:
+        """Start a run from a spec: YAML text, or the path of a file. It may wait for its turn first (QUEUED)."""
+        request = run_service_pb2.StartRunRequest(
+            request_id=request_id or uuid.uuid4().hex, spec_yaml=spec_text(spec), priority=priority
+        )
         return Run(self, self.call("StartRun", request).run)
 
     def check(self, spec: str | Path) -> list[run_pb2.SpecProblem]:
@@ -292,7 +294,7 @@ class Federation:
         if not answer.HasField("forecast"):
             raise RequestRefused("UNFORETOLD", answer.unforetold)
         found = answer.forecast
-        return Forecast(found.rounds, found.sent_bytes, found.received_bytes)
+        return Forecast(found.rounds, found.sent_bytes, found.received_bytes, found.peer_bytes)
 
     def run(self, run_id: str) -> Run:
         """A run by its id."""
