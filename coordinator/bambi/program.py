@@ -12,12 +12,13 @@ from parley.coordinator.bambi.forecast import forecast
 from parley.coordinator.bambi.local_rounds import LocalPlan, LocalRounds, Pace
 from parley.coordinator.bambi.problem import Plan, Problem
 from parley.coordinator.bambi.rounds import BilevelRounds
-from parley.coordinator.forecasts import Forecast
+from parley.coordinator.forecasts import Forecast, Widths
 from parley.coordinator.labels import LabelAccess, LabelsMissing, ReleasePlan, check_rows
-from parley.coordinator.programs import CommonRows, CoordinatorAlgorithm, Observer, Predictor
+from parley.coordinator.programs import CommonRows, CoordinatorAlgorithm, Head, Observer, Predictor
 from parley.numerics.arrays import Array, Vector
 from parley.numerics.losses import Loss, clean_loss, unbiased_target
 from parley.numerics.streams import stream
+from parley.numerics.weighted_loss import weighted
 from parley.privacy.evaluations import Evaluation
 from parley.privacy.label_gate import LabelGate
 from parley.privacy.release import Addend, OutcomeGate, Release
@@ -115,13 +116,14 @@ def program(spec: RunSpec, access: LabelAccess) -> BambiProgram | LocalProgram:
     local = settings.hypergradient == "local"
     plan = (LocalPlan if local else Plan)(settings, rows, spec.seed)
     loss, outputs = loss_of(settings, labels)
-    releases = ReleasePlan(plan.released_rows, plan.releases, np.union1d(rows.lower, rows.upper))
+    releases = ReleasePlan(plan.released_rows, plan.releases, rows.trained)
     gate = access.gate(labels, loss, releases)
     own, gates = own_problem(spec, access, labels, gate.loss, releases)
     gates = [gate, *gates]
+    weights = access.class_weights(labels, rows.trained, settings.class_weights)
     problem = Problem(
         plan,
-        gate.loss,
+        weighted(gate.loss, weights),
         gate,
         outputs,
         spec.dtype,
@@ -201,6 +203,7 @@ def check(spec: RunSpec, access: LabelAccess, rows: CommonRows) -> None:
     labels = access.load(spec.settings(BambiSpec).loss)
     check_rows(labels, rows.count, rows.digest, rows.party)
     own_problem(spec, access, labels, loss_of(spec.settings(BambiSpec), labels)[0], None)
+    access.class_weights(labels, np.arange(rows.count), spec.settings(BambiSpec).class_weights)
     evaluations(spec, access, labels, divide(spec.split, rows.count, stream(spec.seed, "split")))
 
 
@@ -217,11 +220,17 @@ def predictor(spec: RunSpec, access: LabelAccess) -> Predictor:
     )
 
 
-def foretell(spec: RunSpec, access: LabelAccess) -> Forecast | None:
+def foretell(spec: RunSpec, access: LabelAccess, _: Widths) -> Forecast | None:
     """What the run's rounds carry."""
     labels = access.load(spec.settings(BambiSpec).loss)
     rows = divide(spec.split, len(labels), stream(spec.seed, "split"))
     return forecast(spec, rows, loss_of(spec.settings(BambiSpec), labels)[1])
 
 
-ALGORITHM = CoordinatorAlgorithm(PROTOCOL, program, check, predictor, foretell)
+def head(spec: RunSpec) -> Head:
+    """Probabilities, or the value itself."""
+    loss = spec.settings(BambiSpec).loss
+    return Head("identity", "real") if loss == "squared" else Head(loss, "classes")
+
+
+ALGORITHM = CoordinatorAlgorithm(PROTOCOL, program, check, predictor, head, foretell)

@@ -14,6 +14,7 @@ from parley.numerics.arrays import Array
 from parley.numerics.optimisers import Moments
 from parley.numerics.problem_errors import ProblemImportRefused, ProblemMisshapen, ProblemNotFinite
 from parley.numerics.streams import stream
+from parley.party.bambi.export import exported
 from parley.party.bambi.local_role import LocalRole, training_loss
 from parley.party.bambi.local_rounds import LocalBlock
 from parley.party.bambi.lower_system import IllConditioned
@@ -285,6 +286,7 @@ ALGORITHM = PartyAlgorithm(
     accept,
     role,
     predictor=predictor,
+    rows_asked=lambda first, count: (None, RowsForward("all", first, count)),
     refusals={
         bambi.OutcomeUnexpected: Refusal("FAILED_PRECONDITION", "ROUND_MISMATCH"),
         bambi.OutcomeMisshapen: Refusal("INVALID_ARGUMENT", "MESSAGE_INVALID"),
@@ -299,4 +301,5 @@ ALGORITHM = PartyAlgorithm(
     },
     training_rows=training_rows,
     coefficients=coefficients,
+    exported=exported,
 )

@@ -5,6 +5,7 @@ from typing import Any, ClassVar, Literal, Self
 from pydantic import Field, model_validator
 
 from parley.spec.algorithms import AlgorithmSettings, Layout
+from parley.spec.class_weights import ClassWeights, check_class_weights
 from parley.spec.protection import ProtectionSpec
 from parley.spec.section import Section, Widths
 
@@ -214,6 +215,9 @@ class BambiSpec(AlgorithmSettings):
     unbiased; `zeroth_order_local` is the paper's, biased."""
     loss: Literal["softmax", "logistic", "squared"] = "softmax"
     """Loss of both levels on the summed embedding."""
+    class_weights: ClassWeights = None
+    """How much rows of each class count: `balanced`, or a weight for each class by its name; alike if left out. With
+    exact labels only."""
     model: ModelSpec = ModelSpec()
     """The embedding of each party (hyper_representation)."""
     regularisation: float = Field(default=1e-4, gt=0, le=1e6)
@@ -292,6 +296,7 @@ class BambiSpec(AlgorithmSettings):
     def check(self, privacy: ProtectionSpec, parties: list[str]) -> None:  # noqa: ARG002 (any parties will do)
         """Refuse a protection that this algorithm cannot give."""
         privacy.labels.check_kind(real=self.loss == "squared")
+        check_class_weights(self.class_weights, classes=self.loss != "squared", privacy=privacy)
 
     def check_split(self, lower: str | float, upper: str | float) -> None:
         """Refuse local rounds on different rows: there the direct term is not the hyper-gradient."""

@@ -4,7 +4,7 @@ import json
 from collections.abc import Collection
 
 from parley.coordinator.evaluations import EvaluationAccess
-from parley.coordinator.forecasts import Forecast
+from parley.coordinator.forecasts import Forecast, Widths
 from parley.coordinator.labels import LabelAccess
 from parley.coordinator.programs import CommonRows, CoordinatorAlgorithm, Predictor, Program
 from parley.privacy.evaluations import EvaluationRegister
@@ -59,9 +59,9 @@ class ProgramFactory:
         make = coordinator_side(spec).predictor
         return None if make is None else make(spec, self._access(spec, run_id))
 
-    def forecast(self, spec: RunSpec) -> Forecast | None:
+    def forecast(self, spec: RunSpec, widths: Widths) -> Forecast | None:
         """What the rounds of a run will carry; None where its algorithm cannot tell."""
-        return coordinator_side(spec).forecast(spec, self._access(spec, ""))
+        return coordinator_side(spec).forecast(spec, self._access(spec, ""), widths)
 
     def _access(self, spec: RunSpec, run_id: str, evaluations: EvaluationAccess | None = None) -> LabelAccess:
         ledger = self._ledger.patient(spec.wait_seconds)  # a run outlasts an outage of the database

@@ -8,8 +8,10 @@ from parley.privacy.evaluations import EvaluationRefused, EvaluationsSpent
 from parley.privacy.ledger import BudgetExhausted, LedgerBroken, LedgerUnusable, RunNotOpen
 from parley.privacy.pairwise import SumDoesNotOpen
 from parley.protocols.refusals import Catalogue, Refusal
+from parley.services.coordinator.deployment_records import DeploymentUnknown, NoEarlierVersion
 from parley.services.coordinator.fleet import PartyLost, PartyRefused, PartyUnknown
 from parley.services.coordinator.permissions import NotPermitted
+from parley.services.coordinator.queue import TooManyRuns
 from parley.services.coordinator.registry import RunUnknown
 from parley.services.coordinator.runs import (
     PredictionRefused,
@@ -17,9 +19,9 @@ from parley.services.coordinator.runs import (
     RunEnded,
     RunUnfinished,
     TagInvalid,
-    TooManyRuns,
 )
 from parley.services.coordinator.sessions import ColumnsDiffer
+from parley.services.coordinator.warm_models import DeploymentAway
 from parley.spec.parsing import SpecInvalid
 from parley.spec.rows import RowsUnavailable
 from parley.storage.failures import StorageAway, StorageDamaged, StorageFailed
@@ -46,6 +48,9 @@ CATALOGUE: Catalogue = {
     RunEnded: Refusal("FAILED_PRECONDITION", "RUN_ENDED"),
     RunUnfinished: Refusal("FAILED_PRECONDITION", "RUN_UNFINISHED"),
     PredictionRefused: Refusal("FAILED_PRECONDITION", "PREDICTION_REFUSED"),
+    DeploymentUnknown: Refusal("NOT_FOUND", "DEPLOYMENT_UNKNOWN"),
+    DeploymentAway: Refusal("UNAVAILABLE", "DEPLOYMENT_AWAY"),
+    NoEarlierVersion: Refusal("FAILED_PRECONDITION", "NO_EARLIER_VERSION"),
     TagInvalid: Refusal("INVALID_ARGUMENT", "MESSAGE_INVALID"),
     TooManyRuns: Refusal("RESOURCE_EXHAUSTED", "TOO_MANY_RUNS"),
     RecordsChanged: Refusal("FAILED_PRECONDITION", "LABELS_CHANGED"),

@@ -85,6 +85,8 @@ def holdings_of(
 
     All parties draw noise under one key: this process's, unless one is given.
     """
+    if spec.binned_by is not None:
+        raise ValueError("binned_by: only parties have what a run has explored; leave it out to try a run here")
     dense = not party_side(spec.train.algorithm).keeps_sparse
     names = [entry.name for entry in spec.parties]
     for entry in spec.parties:
