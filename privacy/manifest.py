@@ -246,7 +246,7 @@ MANIFEST: tuple[Entry, ...] = (
     # Control: names, counts and choices.
     *control("tensor.v1.Tensor", "element_type shape chunked_bytes", "the receiver"),
     *control("aggregation.v1.MaskedTheta", "tree round participants", "the parent in the tree"),
-    *control("aggregation.v1.Addend", "participants", "coordinator"),
+    *control("aggregation.v1.Addend", "participants further_participants", "coordinator"),
     *control("aggregation.v1.SignedKey", "party public_key certificate signature agreement", "all parties"),
     *control("aggregation.v1.Agreement", "purpose spec_digest nonce upper_size", "all parties"),
     derived(
@@ -264,7 +264,7 @@ MANIFEST: tuple[Entry, ...] = (
     *control("aggregation.v1.RecoveryStep", "sum_id key shares values disclosure", "the participants"),
     *control("aggregation.v1.SharesStep", "keys instruction", "the participants"),
     *control("aggregation.v1.ValuesStep", "shares", "the participant that they are for"),
-    *control("aggregation.v1.DisclosureStep", "survivors", "the participants"),
+    *control("aggregation.v1.DisclosureStep", "survivors further_survivors", "the participants"),
     *control("aggregation.v1.RoundKey", "party public_key", "the participants"),
     *control("aggregation.v1.SealedShares", "party", "the coordinator, which passes them on"),
     *control("aggregation.v1.ShareBundle", "shares", "the coordinator, which passes them on"),

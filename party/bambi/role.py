@@ -48,6 +48,7 @@ from parley.protocols.rounds import Checkpoint, Finish
 from parley.protocols.tensor.codec import Blobs
 from parley.spec.rows import RowSets, divide
 from parley.spec.run import RunSpec
+from parley.tables.rows import LocalRows
 
 _TYPES = {"float32": torch.float32, "float64": torch.float64}
 Instruction = tuple[Outcome | None, Ask]
@@ -175,12 +176,13 @@ def model_of(opened: Opened) -> EmbeddingModel:
     )
 
 
-def features_of(opened: Opened) -> Array:
+def features_of(opened: Opened) -> Array | LocalRows:
     """The party's features, with a column of ones where it carries the intercept."""
+    ones = _has_intercept(opened) and not opened.spec.settings(BambiSpec).embeds
+    if opened.table.files is not None:
+        return LocalRows(opened.table.features, opened.spec.dtype, ones=ones)
     features = np.ascontiguousarray(opened.table.features, dtype=opened.spec.dtype)
-    if opened.spec.settings(BambiSpec).embeds or not _has_intercept(opened):
-        return features
-    return np.append(features, np.ones_like(features[:, :1]), axis=1)
+    return np.append(features, np.ones_like(features[:, :1]), axis=1) if ones else features
 
 
 def _has_intercept(opened: Opened) -> bool:
@@ -302,4 +304,5 @@ ALGORITHM = PartyAlgorithm(
     training_rows=training_rows,
     coefficients=coefficients,
     exported=exported,
+    maps_rows="always",
 )

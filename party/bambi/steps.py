@@ -67,6 +67,7 @@ from parley.protocols.bambi.messages import (
 )
 from parley.protocols.bambi.settings import BambiSpec
 from parley.spec.rows import RowSets
+from parley.tables.rows import LocalRows
 
 READY = Ready()
 
@@ -85,7 +86,7 @@ class Block:
 
     settings: BambiSpec
     model: EmbeddingModel
-    features: Array
+    features: Array | LocalRows
     rows: RowSets
     seed: int
     index: int

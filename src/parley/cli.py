@@ -31,6 +31,7 @@ from parley.commands import (
     run,
     scorecard,
     services,
+    simulate,
     token,
     transcript,
     tune,
@@ -48,6 +49,7 @@ app = typer.Typer(
 )
 TRY, SET_UP, TRAIN = "Try it", "Set up a federation", "Train and predict"
 app.command("demo", rich_help_panel=TRY)(demo.demo)
+app.command("simulate", rich_help_panel=TRY)(simulate.simulate)
 app.command("reproduce", rich_help_panel=TRY)(results.reproduce)
 app.command("bench", rich_help_panel=TRY)(results.bench)
 app.add_typer(certs.app, name="certs", rich_help_panel=SET_UP)
