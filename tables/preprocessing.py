@@ -21,6 +21,8 @@ from parley.tables.loading import Table
 from parley.tables.rows import LocalRows, pieces
 
 VERSION = 1
+ROUNDING = 1e-6
+"""Slack of a bin's edge, as in `parley.numerics.column_figures`."""
 _UNSEEN = "\0unseen"  # no category: texts from files carry no NUL
 _TOO_MANY = "Group them before, leave the column out, or raise `preprocess.categorical.max_categories`"
 
@@ -65,6 +67,23 @@ class Numbers:
 
 
 @dataclass(frozen=True)
+class Binned:
+    """What the values of one column become: a number for each bin, instead of being scaled."""
+
+    column: str
+    edges: tuple[float, ...]
+    """One fewer than there are bins, ascending; bin b holds values in (edges[b−1], edges[b]]."""
+    values: tuple[float, ...]
+    """Weight of evidence of each bin."""
+
+    def of(self, raw: NDArray[np.float64]) -> NDArray[np.float64]:
+        """What stands for these values; one that was off its bin's edge by a rounding when bins were made stays in."""
+        edges = np.array(self.edges)
+        slack = ROUNDING * np.abs(edges) + ROUNDING / 10 * np.abs(edges).max(initial=0.0)
+        return np.asarray(np.array(self.values)[np.searchsorted(edges + slack, raw, side="left")])
+
+
+@dataclass(frozen=True)
 class Categories:
     """What one categorical column becomes."""
 
@@ -85,6 +104,8 @@ class Fitted:
 
     numbers: tuple[Numbers, ...]
     categories: tuple[Categories, ...]
+    bins: tuple[Binned, ...] = ()
+    """Of every output, where values are replaced by what their bin weighs."""
 
     @property
     def inputs(self) -> list[str]:
@@ -119,7 +140,8 @@ class Fitted:
             if read["version"] != VERSION:
                 raise PreprocessingInvalid("preprocessing", f"it is of version {read['version']}", "Train a new run")
             encoded = [Categories(**{**entry, "outputs": tuple(entry["outputs"])}) for entry in read["categories"]]
-            return cls(tuple(Numbers(**entry) for entry in read["numbers"]), tuple(encoded))
+            bins = [Binned(e["column"], tuple(e["edges"]), tuple(e["values"])) for e in read.get("bins", ())]
+            return cls(tuple(Numbers(**entry) for entry in read["numbers"]), tuple(encoded), tuple(bins))
         except (KeyError, TypeError, json.JSONDecodeError, UnicodeDecodeError) as damage:
             raise PreprocessingInvalid("preprocessing", f"the file is damaged ({damage})", "Train a new run") from None
 
@@ -154,9 +176,12 @@ def apply(fitted: Fitted, table: Table) -> Table:
     shifts = np.array([entry.shift for entry in fitted.numbers])
 
     def made(rows: slice) -> NDArray[Any]:
-        piece = _piece(table, rows)
-        numbers = (_filled(fitted, piece, rows.start or 0) - shifts) / scales
-        blocks = [numbers, *(_one_hot(entry, piece, rows.start or 0) for entry in fitted.categories)]
+        piece, at = _piece(table, rows), rows.start or 0
+        filled = _filled(fitted, piece, at)
+        encoded = [_one_hot(entry, piece, at) for entry in fitted.categories]
+        if fitted.bins:
+            return _in_bins(fitted.bins, np.concatenate([filled, *encoded], axis=1))
+        blocks = [(filled - shifts) / scales, *encoded]
         return np.ascontiguousarray(np.concatenate(blocks, axis=1), dtype=table.features.dtype)
 
     if table.files is None:
@@ -179,6 +204,30 @@ def _missing(table: Table) -> dict[str, int]:
     for column, texts in table.texts.items():
         absent[column] = sum(text is None for rows in pieces(len(table)) for text in texts[rows])
     return absent
+
+
+def binned(table: Table, found: Mapping[str, Binned]) -> Fitted:
+    """How a table is treated whose columns are replaced by what was found of their bins.
+
+    Raises:
+        PreprocessingInvalid: if a column has no bins, or the table is sparse.
+    """
+    if issparse(table.features):
+        raise PreprocessingInvalid(table.name, "a sparse table has no bins", "Leave `binned_by` out of the spec")
+    known = table.fitted or of_table(table)
+    lacking = [column for column in table.columns if column not in found]
+    if lacking or known is None:
+        raise PreprocessingInvalid(
+            table.name,
+            "the run that `binned_by` names has no weights of evidence for it",
+            "Name a run of `algorithm: explore` with `against_label: true` that has finished, over the same columns",
+            column=lacking[0] if lacking else "",
+        )
+    return replace(known, bins=tuple(found[column] for column in table.columns))
+
+
+def _in_bins(bins: Sequence[Binned], values: NDArray[np.float64]) -> NDArray[np.float64]:
+    return np.ascontiguousarray(np.stack([one.of(values[:, j]) for j, one in enumerate(bins)], axis=1))
 
 
 def of_table(table: Table) -> Fitted | None:

@@ -11,6 +11,7 @@ from torch import Tensor
 from parley.numerics.arrays import Array
 from parley.numerics.generalised_linear import inference
 from parley.numerics.streams import stream
+from parley.party.exports import Dense, Layers
 from parley.party.glm import steps
 from parley.party.roles import (
     Begun,
@@ -221,13 +222,21 @@ def coefficients(model: Mapping[str, Tensor], columns: Sequence[str]) -> list[Co
     ]
 
 
+def exported(_: RunSpec, index: int, model: SavedModel) -> Layers:
+    """One affine map: the weights, and the intercept at the party that carries it."""
+    weights = model["weights"].numpy()[:, None]
+    return [Dense(weights[:-1], weights[-1]) if index == 0 else Dense(weights)]
+
+
 ALGORITHM = PartyAlgorithm(
     PROTOCOL,
     accept,
     role,
     predictor=predictor,
+    rows_asked=lambda first, count: GlmRound("predict", first=first, count=count),
     refusals={ColumnsUnscaled: Refusal("FAILED_PRECONDITION", "ILL_CONDITIONED")},
     training_rows=training_rows,
     coefficients=coefficients,
+    exported=exported,
     maps_rows="predicting",
 )

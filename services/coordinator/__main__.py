@@ -18,15 +18,20 @@ from parley.services.coordinator.alignment import REFUSALS, AlignmentRunner, cho
 from parley.services.coordinator.async_registry import AsyncRegistry
 from parley.services.coordinator.config import CoordinatorConfig
 from parley.services.coordinator.database_threads import DatabaseThreads
+from parley.services.coordinator.deployment_records import DeploymentRecords
+from parley.services.coordinator.deployments import Deployments
 from parley.services.coordinator.fleet import Fleet, PartyUnknown
 from parley.services.coordinator.labels import LabelStore
 from parley.services.coordinator.permissions import ClientPolicy
 from parley.services.coordinator.programs import ProgramFactory
+from parley.services.coordinator.queue import Limits
 from parley.services.coordinator.refusals import CATALOGUE
 from parley.services.coordinator.registry import open_registry
 from parley.services.coordinator.reports import LedgerReports
 from parley.services.coordinator.runs import RunSupervisor
+from parley.services.coordinator.schedules import Schedules
 from parley.services.coordinator.servicer import PartiesServicer, RunServicer
+from parley.services.coordinator.tracking import Tracking, open_trackers
 from parley.services.coordinator.web import WebRuns, web_page
 from parley.services.relay.servicer import METHODS as RELAY_METHODS
 from parley.services.relay.servicer import REFUSALS as RELAY_REFUSALS
@@ -43,6 +48,7 @@ from parley.services.wire.refusals import BoundaryInterceptor
 from parley.services.wire.revocation import Standing
 from parley.services.wire.routes import SOCKETS, Routes
 from parley.services.wire.state_directory import prepare_state
+from parley.services.wire.traces import open_traces
 from parley.services.wire.transport import add_health_and_reflection, listen, make_server
 from parley.storage.failures import StorageFailed
 from parley.storage.leases import Lease, await_lease, take_lease
@@ -84,22 +90,31 @@ async def main(given: argparse.Namespace) -> None:
     switchboard = Switchboard(arrived=lambda party: fleet.arrived(party))
     own_line = OwnLine(switchboard, Caller("coordinator", config.name), config.state / SOCKETS)
     routes = Routes(config.identity, config.state / SOCKETS, lines={("coordinator", config.name): own_line})
+    traces = open_traces(config.traces, "coordinator", config.name)
     outbound = {name for name, party in config.parties.items() if party.connects}
     fleet = Fleet(
         config.identity,
         config.addresses,
         routes,
         absence=lambda party: switchboard.absence(party) if party in outbound else "",
+        traces=traces,
     )
     labels = LabelStore(config.labels, functools.partial(chosen_rows, AlignmentStore(config.state), config.name))
-    programs = ProgramFactory(labels, ledger, key, evaluations)
-    runs = RunSupervisor(registry, fleet, labels, programs, config.runs)
+    programs = ProgramFactory(labels, ledger, key, evaluations, config.problem_imports)
+    limits = Limits(config.runs, config.queue, config.runs_per_client, config.queue_per_client)
+    runs = RunSupervisor(registry, fleet, labels, programs, limits)
+    deployments = Deployments(registry, DeploymentRecords(recorded), threads, fleet, programs)
+    runs.in_use = lambda: deployments.run_ids
     alignments = AlignmentRunner(config.name, config.state, config.labels, fleet)
     trail = AuditTrail(config.state)
+    schedules = Schedules(config.schedules, runs, trail)
     policy, standing = ClientPolicy(POLICY.methods, config.clients), Standing(config.identity)
     server = make_server(BoundaryInterceptor(policy, {**CATALOGUE, **REFUSALS, **RELAY_REFUSALS}, standing, trail))
     run_service_pb2_grpc.add_RunServiceServicer_to_server(
-        RunServicer(runs, registry, fleet, LedgerReports(registry, ledger, evaluations, threads), alignments), server
+        RunServicer(
+            runs, registry, fleet, LedgerReports(registry, ledger, evaluations, threads), alignments, deployments
+        ),
+        server,
     )
     parties = PartiesServicer(fleet, registry, runs)
     coordinator_service_pb2_grpc.add_CoordinatorServiceServicer_to_server(parties, server)
@@ -108,16 +123,24 @@ async def main(given: argparse.Namespace) -> None:
     await add_health_and_reflection(server, [RUNS.full_name, PARTIES.full_name, RELAY.full_name])
     host = config.listen.rpartition(":")[0]
     address = f"{host}:{listen(server, config.listen, config.identity)}"
+    web = WebRuns(runs, registry, fleet, ledger, threads, trail, deployments)
+    tracking = Tracking(open_trackers(config.tracking), web)
+    runs.driven = tracking.follow
     await runs.resume_unfinished()
-    pruning = asyncio.create_task(_prune(runs, config.retention_days))
+    await deployments.start()
+    beside = [asyncio.create_task(each) for each in (_prune(runs, config.retention_days), schedules.keep())]
     try:
-        async with web_page(config, WebRuns(runs, registry, fleet, ledger, threads, trail), trail):
+        async with web_page(config, web, trail):
             await _while_held(serve(server, address, given.ready_file), lease, lambda: recorded.writer() == token)
     finally:
-        pruning.cancel()
+        for task in beside:
+            task.cancel()
         ledger.close()  # first: a run that waits for the database in a thread gives up
         evaluations.close()
+        await deployments.stop()
         await runs.stop()
+        await tracking.stop()
+        await asyncio.to_thread(traces.close)
         await fleet.close()
         await routes.close()
         threads.close()

@@ -37,6 +37,13 @@ helm.sh/chart: {{ printf "%s-%s" .top.Chart.Name .top.Chart.Version }}
 {{- with (.values.config.web).listen }}{{ regexFind "[0-9]+$" . }}{{ end }}
 {{- end }}
 
+{{/* By digest where one is given: a tag may come to mean another image. */}}
+{{- define "parley.image" -}}
+{{- $digest := index .top.Values.image.digests .role -}}
+{{ .top.Values.image.registry }}parley/{{ .role }}
+{{- if $digest }}@{{ $digest }}{{ else }}:{{ .top.Values.image.tag | default .top.Chart.AppVersion }}{{ end }}
+{{- end }}
+
 {{- define "parley.probe" -}}
 exec:
   command: [healthy]
@@ -175,7 +182,7 @@ spec:
         seccompProfile: {type: RuntimeDefault}
       containers:
         - name: {{ .role }}
-          image: {{ .top.Values.image.registry }}parley/{{ .role }}:{{ .top.Values.image.tag | default .top.Chart.AppVersion }}
+          image: {{ include "parley.image" . }}
           imagePullPolicy: {{ .top.Values.image.pullPolicy }}
           args: [{{ .role }}, --config, /etc/parley/{{ .role }}.yaml]
           {{- with .values.environmentSecret }}
@@ -212,6 +219,9 @@ spec:
             - {name: data, mountPath: /data, readOnly: true}
             - {name: state, mountPath: /state}
             - {name: tmp, mountPath: /tmp}
+            {{- if .values.fileSecret }}
+            - {name: secrets, mountPath: /secrets, readOnly: true}
+            {{- end }}
       {{- with .values.nodeSelector }}
       nodeSelector: {{- toYaml . | nindent 8 }}
       {{- end }}
@@ -230,6 +240,10 @@ spec:
           persistentVolumeClaim: {claimName: {{ include "parley.dataClaim" . }}, readOnly: true}
         - name: tmp
           emptyDir: {sizeLimit: 1Gi}
+        {{- with .values.fileSecret }}
+        - name: secrets
+          secret: {secretName: {{ . }}, defaultMode: 0440}
+        {{- end }}
   volumeClaimTemplates:
     - metadata:
         name: state
@@ -242,6 +256,18 @@ spec:
         resources:
           requests:
             storage: {{ .values.state.size }}
+{{- if .top.Values.podDisruptionBudget.enabled }}
+---
+apiVersion: policy/v1
+kind: PodDisruptionBudget
+metadata:
+  name: {{ $name }}
+  labels: {{- include "parley.labels" . | nindent 4 }}
+spec:
+  maxUnavailable: {{ .top.Values.podDisruptionBudget.maxUnavailable }}
+  selector:
+    matchLabels: {{- include "parley.selector" . | nindent 6 }}
+{{- end }}
 {{- if .top.Values.networkPolicy.enabled }}
 ---
 apiVersion: networking.k8s.io/v1
