@@ -226,7 +226,10 @@ def _predict(spec: RunSpec, models: Sequence[SavedModel], classes: tuple[str, ..
         raise PredictionUnsupported(f"every party of a run of {spec.train.algorithm} has the whole model")
     nothing = Labels(np.empty(0, dtype=np.str_), np.empty(0, dtype=np.int64), classes)
     predictor = coordinator.predictor(spec, LabelAccess(spec, "", lambda _, __: nothing, _unused_ledger(), b""))
-    opened = [Opened(spec, m, "", "", table, TableStore({}), predicts=True) for m, table in enumerate(tables)]
+    opened = [
+        Opened(spec, m, "", "", table, TableStore({}), predicts=True, privacy=scratch_privacy)
+        for m, table in enumerate(tables)
+    ]
     sizes, peers, secrets = _sizes(party, opened), memory_peers(len(opened)), pair_secrets(len(opened))
     with threadpool_limits(1):
         roles = [
