@@ -7,6 +7,8 @@ from pydantic import Field, model_validator
 
 from parley.spec.section import Section
 
+MOST_IN_TREES = 64
+"""Parties of two trees: looking for trees that do not leak takes longer and longer."""
 MOST_FRACTION_BITS = 52
 """A float64 of order 1 has no more digits after the point."""
 
@@ -23,11 +25,11 @@ class AggregationSpec(Section):
     ring has 32 bits): 40 or 16 at the limits that are taken if none is given."""
     limit: float | None = Field(default=None, gt=0)
     """Largest magnitude R of a summed value; 2^16 or 2^10 if left out."""
-    minimum_parties: int = Field(default=2, ge=1, le=64)
+    minimum_parties: int = Field(default=2, ge=1, le=1024)
     """A sum over fewer parties is never opened."""
     recovery: bool = False
     """Open a sum without the parties that are lost in the middle of it, and go on without them (pairwise)."""
-    threshold: int | None = Field(default=None, ge=2, le=64)
+    threshold: int | None = Field(default=None, ge=2, le=1024)
     """With `recovery`: how many parties must be left, t; the smallest that withstands one colluder if left out."""
 
     def needed(self, sampled: int, participants: int) -> int:
@@ -153,7 +155,7 @@ class FeaturePrivacySpec(Section):
     `per_sum`, what a row adds to a sum."""
     step_bound: float = Field(default=1.0, gt=0, allow_inf_nan=False)
     """`per_sum`: largest norm of what a row adds to a step of its party's model, before the division by the batch."""
-    honest: int = Field(default=2, ge=1, le=64)
+    honest: int = Field(default=2, ge=1, le=1024)
     """`per_sum`: how many parties, each one itself among them, are trusted not to give their noise away; their noise
     suffices. The parties' owners may trust fewer."""
 
@@ -194,6 +196,8 @@ class ProtectionSpec(Section):
                 "features per_sum shares noise inside sums, and `aggregation: {kind: plain}` shows every addend with "
                 "its own share alone: take another kind, or write `honest: 1`"
             )
+        if aggregation.kind == "two_tree" and parties > MOST_IN_TREES:
+            raise ValueError(f"two_tree sums up to {MOST_IN_TREES} parties; more can use `kind: pairwise`")
         if aggregation.minimum_parties > parties:
             raise ValueError(f"minimum_parties is {aggregation.minimum_parties}, but `parties` lists {parties}")
 

@@ -7,7 +7,7 @@ from parley.services.party.exposure import Asked
 from parley.services.party.exposure_tables import ANY_SEED, Exposure
 from parley.services.party.read_digests import DigestingTables
 from parley.spec.digests import spec_digest
-from parley.tables.loading import id_digest
+from parley.tables.loading import row_digest
 
 
 def asked_of(opened: Opened, covered: Coverage, reads: DigestingTables, outputs: int = 1) -> Asked:
@@ -19,7 +19,7 @@ def asked_of(opened: Opened, covered: Coverage, reads: DigestingTables, outputs:
         layout=spec.train.layout,
         table=spec.table_of(opened.index),
         table_digest=reads.digests[f"table {table.name}"],
-        rows_digest=id_digest(table.ids),
+        rows_digest=row_digest(table),
         view=spec.parties[opened.index].view or "",
         columns=tuple(sorted(table.columns)),
         partners=tuple(sorted(opened.names)),
@@ -31,13 +31,11 @@ def asked_of(opened: Opened, covered: Coverage, reads: DigestingTables, outputs:
     )
     further = tuple(
         Asked(
-            replace(
-                exposure, table=name, table_digest=reads.digests[f"table {name}"], rows_digest=id_digest(ids), share=0
-            ),
+            replace(exposure, table=name, table_digest=reads.digests[f"table {name}"], rows_digest=digest, share=0.0),
             ids,
             0,
             covered.own_batches,
         )
-        for name, ids in reads.further.items()
+        for name, (ids, digest) in reads.further.items()
     )
     return Asked(exposure, table.ids, covered.sums, covered.own_batches, further)

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from parley.storage.migrations import History
 from parley.tables.identities import canonical
+from parley.tables.rows import pieces
 
 RowHashes = NDArray[np.uint64]
 metadata = sa.MetaData()
@@ -146,6 +147,9 @@ def row_hashes(ids: NDArray[np.str_]) -> RowHashes:
 
     An aligned table has its ids in their canonical spelling, the same table by itself as its file spells them.
     """
-    spelt = (canonical(str(each)) for each in ids.tolist())
-    digests = b"".join(hashlib.blake2b(each.encode(), digest_size=8).digest() for each in spelt)
-    return np.sort(np.frombuffer(digests, "<u8"))
+    hashes = np.empty(len(ids), "<u8")
+    for rows in pieces(len(ids)):
+        spelt = (canonical(str(each)).encode() for each in ids[rows].tolist())
+        hashes[rows] = np.frombuffer(b"".join(hashlib.blake2b(each, digest_size=8).digest() for each in spelt), "<u8")
+    hashes.sort()
+    return hashes
