@@ -187,8 +187,8 @@ def _processor_seconds(pid: int) -> float:
 
 def _alone(files: dict[str, Path], labels: Path) -> float:
     """Rows per second of the same model in one process."""
-    stores = {name: TableStore({"train": TableConfig(path=path)}) for name, path in files.items()}
-    trained = train_pooled(parse_spec(SPEC), stores, LabelStore({"train": LabelConfig(path=labels)}))
+    stores = {name: TableStore({"train": TableConfig(path=str(path))}) for name, path in files.items()}
+    trained = train_pooled(parse_spec(SPEC), stores, LabelStore({"train": LabelConfig(path=str(labels))}))
     tables = [store.load("train") for store in stores.values()]
     return len(tables[0]) / statistics.median(_times([lambda: trained.predict(tables)] * BATCHES))
 

@@ -1,8 +1,8 @@
 """The labels of one run at the coordinator, and the one way to the gate in front of them."""
 
 import math
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -59,6 +59,17 @@ class LabelAccess:
     """What the labels' owner allows over all runs."""
     evaluations: EvaluationAccess | None = None
     """Counts figures on true labels; None where they stay with the label holder."""
+    problem_imports: Collection[str] = ()
+    """Problems that the coordinator's owner lets a run import."""
+    terms_of: Callable[[str], DatasetTerms] = lambda _: DatasetTerms()
+    """What owners of other label tables allow, by name."""
+
+    def beside(self, table: str) -> "LabelAccess":
+        """Another label table of the same coordinator, about the same rows, with an account of its own."""
+        spec = self.spec.model_copy(update={"labels": table})
+        return replace(
+            self, spec=spec, run_id=f"{self.run_id}/{table}" if self.run_id else "", terms=self.terms_of(table)
+        )
 
     def evaluation(self, labels: Labels, rows: RowNumbers, name: str, times: int) -> Evaluation:
         """The way out for figures on the true labels of these rows; `times` is for the whole run."""

@@ -6,7 +6,7 @@ from typing import Any, Literal, Protocol, runtime_checkable
 
 from google.protobuf.message import Message
 
-from parley.coordinator.forecasts import Forecast
+from parley.coordinator.forecasts import Forecast, Widths
 from parley.coordinator.labels import LabelAccess, LabelKind
 from parley.numerics.arrays import Vector
 from parley.privacy.release import Addend, OutcomeGate, Release
@@ -147,5 +147,7 @@ class CoordinatorAlgorithm:
     """None where every party has the whole model."""
     head: Callable[[RunSpec], Head] | None = None
     """How the sum over all blocks becomes scores; None where every party has the whole model."""
-    forecast: Callable[[RunSpec, LabelAccess], Forecast | None] = field(default=lambda _spec, _labels: None)
+    forecast: Callable[[RunSpec, LabelAccess, Widths], Forecast | None] = field(
+        default=lambda _spec, _labels, _widths: None
+    )
     """What the rounds of a run will carry; None where that cannot be told. Reads labels for their number only."""

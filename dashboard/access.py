@@ -66,6 +66,11 @@ class Visitor:
     name: str
     permissions: tuple[str, ...]
 
+    @property
+    def caller(self) -> str:
+        """What parties are told of who asks: a name that no client's certificate can have, but for `page`."""
+        return self.name if self.role == "web" else f"{self.role} {self.name}"
+
 
 NOBODY = Visitor("web", "", ())
 visitor: ContextVar[Visitor] = ContextVar("visitor", default=NOBODY)

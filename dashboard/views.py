@@ -203,6 +203,8 @@ class ForecastView:
     rounds: int
     sent_bytes: int
     received_bytes: int
+    peer_bytes: int = 0
+    """Between the parties."""
 
 
 @dataclass(frozen=True)

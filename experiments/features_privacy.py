@@ -127,10 +127,10 @@ def tables(subject: Subject, folder: Path) -> tuple[dict[str, TableStore], Label
         pyarrow.parquet.write_table(pyarrow.table({"id": ids, **columns}), folder / f"{name}.parquet")
         public = {column: dict(zip(("shift", "scale"), subject.figures[column], strict=True)) for column in columns}
         declared = PreprocessConfig.model_validate({"figures": public})
-        stores[name] = TableStore({"train": TableConfig(path=folder / f"{name}.parquet", preprocess=declared)})
+        stores[name] = TableStore({"train": TableConfig(path=str(folder / f"{name}.parquet"), preprocess=declared)})
     written = pyarrow.table({"id": ids, "label": [str(label) for label in np.asarray(data.labels)]})
     pyarrow.parquet.write_table(written, folder / "labels.parquet")
-    return stores, LabelStore({"train": LabelConfig(path=folder / "labels.parquet")})
+    return stores, LabelStore({"train": LabelConfig(path=str(folder / "labels.parquet"))})
 
 
 def plot(rows: list[Row], path: Path) -> None:

@@ -349,6 +349,8 @@ class PartyAlgorithm:
     """A saved model of this party's block as plain layers; None where it is no such block."""
     keeps_sparse: bool = False
     """Whether a sparse table stays sparse."""
+    maps_rows: Literal["never", "predicting", "always"] = "never"
+    """When the role reads a batch of rows at a time, and so works on a table that does not fit memory."""
     sits_out: bool = False
     """Whether a party may sit out rounds, so that their numbers jump; the role then checks who takes part, and decoded
     instructions say it as `participants`: two parties' masks depend on the rounds that both took part in."""

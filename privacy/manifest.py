@@ -246,7 +246,7 @@ MANIFEST: tuple[Entry, ...] = (
     # Control: names, counts and choices.
     *control("tensor.v1.Tensor", "element_type shape chunked_bytes", "the receiver"),
     *control("aggregation.v1.MaskedTheta", "tree round participants", "the parent in the tree"),
-    *control("aggregation.v1.Addend", "participants", "coordinator"),
+    *control("aggregation.v1.Addend", "participants further_participants", "coordinator"),
     *control("aggregation.v1.SignedKey", "party public_key certificate signature agreement", "all parties"),
     *control("aggregation.v1.Agreement", "purpose spec_digest nonce upper_size", "all parties"),
     derived(
@@ -264,7 +264,7 @@ MANIFEST: tuple[Entry, ...] = (
     *control("aggregation.v1.RecoveryStep", "sum_id key shares values disclosure", "the participants"),
     *control("aggregation.v1.SharesStep", "keys instruction", "the participants"),
     *control("aggregation.v1.ValuesStep", "shares", "the participant that they are for"),
-    *control("aggregation.v1.DisclosureStep", "survivors", "the participants"),
+    *control("aggregation.v1.DisclosureStep", "survivors further_survivors", "the participants"),
     *control("aggregation.v1.RoundKey", "party public_key", "the participants"),
     *control("aggregation.v1.SealedShares", "party", "the coordinator, which passes them on"),
     *control("aggregation.v1.ShareBundle", "shares", "the coordinator, which passes them on"),
@@ -341,7 +341,8 @@ MANIFEST: tuple[Entry, ...] = (
     *control("run.v1.Metric", "name", "clients"),
     *control(
         "run.v1.Run",
-        "run_id name algorithm state reason parties step steps metrics created changed spec_yaml attempt tags",
+        "run_id name algorithm state reason parties step steps metrics created changed spec_yaml attempt tags "
+        "queue_position priority started_by",
         "clients",
     ),
     *control(
@@ -379,7 +380,7 @@ MANIFEST: tuple[Entry, ...] = (
     *control("run.v1.PartyTable", "name problem notice loaded_percent", "clients"),
     *control("run.v1.CheckSpecRequest", "spec_yaml", "coordinator"),
     *control("run.v1.CheckSpecResponse", "problems forecast unforetold", "clients"),
-    *control("run.v1.StartRunRequest", "request_id spec_yaml", "coordinator"),
+    *control("run.v1.StartRunRequest", "request_id spec_yaml priority", "coordinator"),
     *control("run.v1.StartRunResponse", "run", "clients"),
     *control("run.v1.GetRunRequest", "run_id", "coordinator"),
     *control("run.v1.GetRunResponse", "run", "clients"),

@@ -113,7 +113,7 @@ class RunSpec(Section):
     """Seed of all experiment randomness. Privacy randomness never depends on it."""
     dtype: Literal["float32", "float64"] = "float32"
     """Precision of the model and of the messages."""
-    parties: tuple[PartySpec, ...] = Field(min_length=1, max_length=64)
+    parties: tuple[PartySpec, ...] = Field(min_length=1, max_length=1024)
     """The parties, in the order of their blocks."""
     table: Name = "train"
     """The table that each party reads unless it names its own."""

@@ -5,6 +5,7 @@ on a run's training rows alone, and kept as plain numbers and texts: a saved run
 no particular version of it to be applied again. Nothing of it leaves the organisation.
 """
 
+import hashlib
 import json
 import warnings
 from collections.abc import Mapping, Sequence
@@ -17,6 +18,7 @@ from scipy.sparse import csr_matrix, diags_array, issparse
 
 from parley.tables.errors import OTHERS, FeatureMissing, TableError
 from parley.tables.loading import Table
+from parley.tables.rows import LocalRows, pieces
 
 VERSION = 1
 ROUNDING = 1e-6
@@ -152,9 +154,8 @@ def fit(declared: Declared, table: Table, rows: NDArray[np.int64]) -> Fitted:
             f"`scale: {declared.scale}` would fill a sparse table",
             "Declare `scale: max_abs`, which keeps zeros",
         )
-    features = table.features[rows]
-    fills = _fills(declared, table, features)
-    shifts, scales = _public(declared, table, *_scaling(declared, features, fills))
+    fills = _fills(declared, table, rows)
+    shifts, scales = _public(declared, table, *_scaling(declared, table.features, rows, fills))
     numbers = [
         Numbers(column, None if declared.missing == "refuse" else float(fill), float(shift), float(scale))
         for column, fill, shift, scale in zip(table.columns, fills, shifts, scales, strict=True)
@@ -172,17 +173,37 @@ def apply(fitted: Fitted, table: Table) -> Table:
     if issparse(table.features):
         scaled = csr_matrix(table.features @ diags_array(1 / scales))
         return replace(table, features=scaled, columns=columns, texts={}, fitted=fitted)
-    filled = _filled(fitted, table)
     shifts = np.array([entry.shift for entry in fitted.numbers])
-    encoded = [_one_hot(entry, table) for entry in fitted.categories]
-    if fitted.bins:
-        features = _in_bins(fitted.bins, np.concatenate([filled, *encoded], axis=1))
-    else:
+
+    def made(rows: slice) -> NDArray[Any]:
+        piece, at = _piece(table, rows), rows.start or 0
+        filled = _filled(fitted, piece, at)
+        encoded = [_one_hot(entry, piece, at) for entry in fitted.categories]
+        if fitted.bins:
+            return _in_bins(fitted.bins, np.concatenate([filled, *encoded], axis=1))
         blocks = [(filled - shifts) / scales, *encoded]
-        features = np.ascontiguousarray(np.concatenate(blocks, axis=1), dtype=table.features.dtype)
-    absent = dict(zip(table.columns, np.isnan(table.features).sum(axis=0).tolist(), strict=True))
-    absent |= {column: sum(text is None for text in texts) for column, texts in table.texts.items()}
-    return replace(table, features=features, columns=columns, texts={}, fitted=fitted, missing=absent)
+        return np.ascontiguousarray(np.concatenate(blocks, axis=1), dtype=table.features.dtype)
+
+    if table.files is None:
+        features = made(slice(None))
+    else:
+        name = "preprocessed-" + hashlib.sha256(fitted.to_json()).hexdigest()[:16]
+        features = table.files.derived(name, len(table), len(columns), made)
+    return replace(table, features=features, columns=columns, texts={}, fitted=fitted, missing=_missing(table))
+
+
+def _piece(table: Table, rows: slice) -> Table:
+    texts = {column: values[rows] for column, values in table.texts.items()}
+    return replace(table, ids=table.ids[rows], features=table.features[rows], texts=texts)
+
+
+def _missing(table: Table) -> dict[str, int]:
+    """Values that are not there, by column."""
+    counts = LocalRows(table.features).fold(lambda shard: np.isnan(shard).sum(axis=0))
+    absent = dict(zip(table.columns, counts.tolist(), strict=True))
+    for column, texts in table.texts.items():
+        absent[column] = sum(text is None for rows in pieces(len(table)) for text in texts[rows])
+    return absent
 
 
 def binned(table: Table, found: Mapping[str, Binned]) -> Fitted:
@@ -222,37 +243,44 @@ def of_table(table: Table) -> Fitted | None:
     return Fitted(tuple(Numbers(column, None, float(shift), float(scale)) for column, shift, scale in figures), ())
 
 
-def _fills(declared: Declared, table: Table, features: Any) -> NDArray[np.float64]:
+def _fills(declared: Declared, table: Table, rows: NDArray[np.int64]) -> NDArray[np.float64]:
+    features, width = table.features, table.features.shape[1]
     if declared.missing == "refuse" or issparse(features):
-        return np.zeros(features.shape[1])
-    empty = np.isnan(features).all(axis=0)
-    if empty.any():
+        return np.zeros(width)
+    local = LocalRows(features, np.float64)
+    known = local.fold(lambda shard: (~np.isnan(shard)).sum(axis=0), rows)
+    if not known.all():
         raise FeatureMissing(
             table.name,
             "no training row has a value",
             f"Leave the column out: {OTHERS}",
-            column=table.columns[int(np.flatnonzero(empty)[0])],
+            column=table.columns[int(np.flatnonzero(known == 0)[0])],
         )
+    if declared.missing == "mean":
+        return np.asarray(local.fold(lambda shard: np.nansum(shard, axis=0), rows) / known)
     from sklearn.impute import SimpleImputer  # slow to import, and only a run that trains needs it
 
-    return np.asarray(SimpleImputer(strategy=declared.missing).fit(features).statistics_, dtype=np.float64)
+    columns = (np.asarray(features[:, index], dtype=np.float64)[rows, None] for index in range(width))
+    return np.array([SimpleImputer(strategy=declared.missing).fit(column).statistics_[0] for column in columns])
 
 
-def _scaling(declared: Declared, features: Any, fills: NDArray[np.float64]) -> tuple[Any, Any]:
+def _scaling(declared: Declared, features: Any, rows: NDArray[np.int64], fills: NDArray[np.float64]) -> tuple[Any, Any]:
     width = features.shape[1]
     if declared.scale == "none" or not width:
         return np.zeros(width), np.ones(width)
     from sklearn.preprocessing import MaxAbsScaler, MinMaxScaler, StandardScaler
 
-    filled = features if issparse(features) else np.where(np.isnan(features), fills, features)
+    if issparse(features):  # `fit` has refused every other scale
+        return np.zeros(width), MaxAbsScaler().fit(features[rows]).scale_
+    scaler = {"standard": StandardScaler, "minmax": MinMaxScaler, "max_abs": MaxAbsScaler}[declared.scale]()
+    for shard in LocalRows(features, np.float64).shards(rows):
+        scaler.partial_fit(np.where(np.isnan(shard), fills, shard))
     if declared.scale == "standard":
-        standard = StandardScaler().fit(filled)
-        return standard.mean_, standard.scale_
+        return scaler.mean_, scaler.scale_
     if declared.scale == "minmax":
         # scikit-learn's range is 1 for a constant column, as its own transform has it.
-        extent = MinMaxScaler().fit(filled)
-        return extent.data_min_, 1 / extent.scale_
-    return np.zeros(width), MaxAbsScaler().fit(filled).scale_
+        return scaler.data_min_, 1 / scaler.scale_
+    return np.zeros(width), scaler.scale_
 
 
 def _public(declared: Declared, table: Table, shifts: Any, scales: Any) -> tuple[Any, Any]:
@@ -301,23 +329,23 @@ def _categories(declared: Declared, table: Table, column: str, texts: NDArray[np
     )
 
 
-def _filled(fitted: Fitted, table: Table) -> NDArray[np.float64]:
+def _filled(fitted: Fitted, table: Table, first: int) -> NDArray[np.float64]:
     features = np.asarray(table.features, dtype=np.float64)
     absent = np.isnan(features)
     if not absent.any():
         return features
     for index, entry in enumerate(fitted.numbers):
         if entry.fill is None and absent[:, index].any():
-            _refuse_missing(table, entry.column, int(np.flatnonzero(absent[:, index])[0]))
+            _refuse_missing(table, entry.column, first + int(np.flatnonzero(absent[:, index])[0]))
     return np.where(absent, [0.0 if entry.fill is None else entry.fill for entry in fitted.numbers], features)
 
 
-def _one_hot(entry: Categories, table: Table) -> NDArray[np.float64]:
+def _one_hot(entry: Categories, table: Table, first: int) -> NDArray[np.float64]:
     texts = table.texts[entry.column]
     if entry.fill is None:
         absent = np.flatnonzero([text is None for text in texts])
         if len(absent):
-            _refuse_missing(table, entry.column, int(absent[0]))
+            _refuse_missing(table, entry.column, first + int(absent[0]))
     spelled = [entry.fill if text is None else str(text) for text in texts]
     nowhere = len(entry.outputs)  # a column of its own, which is cut off
     unseen = nowhere if entry.unseen is None else entry.unseen

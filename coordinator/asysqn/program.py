@@ -15,7 +15,7 @@ from scipy.special import expit
 
 from parley.coordinator.asysqn import rounds as schedule
 from parley.coordinator.asysqn.watch import Watch
-from parley.coordinator.forecasts import Forecast, Trips, evaluations, kept
+from parley.coordinator.forecasts import Forecast, Trips, Widths, evaluations, kept
 from parley.coordinator.labels import LabelAccess, ReleasePlan, check_rows
 from parley.coordinator.programs import CommonRows, CoordinatorAlgorithm, Head, Observer, Predictor
 from parley.numerics.arrays import Vector
@@ -41,6 +41,8 @@ from parley.spec.rows import RowSets, divide
 from parley.spec.run import RunSpec
 from parley.tables.loading import Labels
 
+PARTIAL_BYTES = 40
+"""What a partial sum between parties holds beside its numbers."""
 STRIDE = 1 << 32
 """Numbers of label releases that each requester has: one for its snapshots, then one for each of its steps."""
 
@@ -245,7 +247,7 @@ def predictor(spec: RunSpec, access: LabelAccess) -> Predictor:
     return Predictor(AsysqnForm(), prediction_round, scorer(spec), labels.classes)
 
 
-def foretell(spec: RunSpec, access: LabelAccess) -> Forecast | None:
+def foretell(spec: RunSpec, access: LabelAccess, _: Widths) -> Forecast | None:
     """What the rounds of a synchronous run carry: θ of a batch up, and what becomes of it down, 8 bytes each."""
     train = spec.settings(AsysqnSpec)
     if train.is_asynchronous:
@@ -257,10 +259,17 @@ def foretell(spec: RunSpec, access: LabelAccess) -> Forecast | None:
     batch = min(train.batch, rows)
     watched = len(watched_rows(spec.seed, sets.trained, train.watch_rows)) + sum(map(len, sets.held_out.values()))
     checkpoints = kept(steps, spec.checkpoint_every)
+    # Of both trees, all but the roots send a partial sum to another party.
+    edges = 2 * (len(spec.parties) - 1) if spec.privacy.aggregation.kind == "two_tree" else 0
     return [
-        Trips(snapshots, 8 * rows, rows, 8),
-        Trips(steps - snapshots, 8 * batch, batch, 8),
-        Trips(evaluations(steps, spec.evaluate_every), 0.0, watched + 1, 8),
+        *(
+            replace(trips, between=edges * (8 * trips.summed + PARTIAL_BYTES))
+            for trips in (
+                Trips(snapshots, 8 * rows, rows, 8),
+                Trips(steps - snapshots, 8 * batch, batch, 8),
+                Trips(evaluations(steps, spec.evaluate_every), 0.0, watched + 1, 8),
+            )
+        ),
         replace(checkpoints, count=checkpoints.count + 1),  # the last step has one in any case
     ]
 

@@ -11,7 +11,7 @@ A run is one generator: it yields rounds and is sent the sums. Before the soluti
 interrupted begins anew, asks for the same mixtures and finds the same solution.
 """
 
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -138,8 +138,21 @@ def _design(rows: int) -> Generator[GlmRound, Vector, Array]:
         part = finite((yield GlmRound("design", first=first, count=count))).reshape(count, -1)
         parts.append(part)
         first += count
-        count = min(max(1, CHUNK // part.shape[1]), rows - first)
+        count = _next_part(part.shape[1], rows - first)
     return np.concatenate(parts)
+
+
+def _next_part(mixed: int, left: int) -> int:
+    return min(max(1, CHUNK // mixed), left)
+
+
+def design_parts(rows: int, mixed: int) -> Iterator[int]:
+    """How many rows each round of the design asks for, where a row has so many mixtures."""
+    count = min(FIRST_ROWS, rows)
+    while count:
+        yield count
+        rows -= count
+        count = _next_part(mixed, rows)
 
 
 def reduce(mixed: Array, *, penalised: bool) -> Reduced:

@@ -34,6 +34,7 @@ from parley.numerics.optimisers import Moments, clipped, descend, move, schedule
 from parley.numerics.streams import directions, stream
 from parley.party.bambi.lower_system import LowerBatch, Solve
 from parley.party.bambi.models import EmbeddingModel
+from parley.party.bambi.own_block import OwnBlock
 from parley.party.bambi.phases import (
     AdjointSystem,
     ConfirmationAsked,
@@ -66,6 +67,7 @@ from parley.protocols.bambi.messages import (
 )
 from parley.protocols.bambi.settings import BambiSpec
 from parley.spec.rows import RowSets
+from parley.tables.rows import LocalRows
 
 READY = Ready()
 
@@ -84,7 +86,7 @@ class Block:
 
     settings: BambiSpec
     model: EmbeddingModel
-    features: Array
+    features: Array | LocalRows
     rows: RowSets
     seed: int
     index: int
@@ -252,7 +254,8 @@ def _begin_iteration(block: Block, state: State, k: int) -> tuple[Array, Tensor,
     copies = block.settings.trajectories if 1 <= k <= block.settings.upper.steps else 1
     points, u = state.x, state.x.new_empty((0, len(state.x)))
     if copies > 1:
-        drawn = directions(block.seed, k, zeroth.directions, sum(block.upper_sizes), zeroth.kind)
+        size = sum(block.upper_sizes)  # none where only the label holder has upper variables
+        drawn = directions(block.seed, k, zeroth.directions, size, zeroth.kind) if size else np.empty((copies - 1, 0))
         u = torch.from_numpy(np.ascontiguousarray(drawn[:, block.span])).to(state.x.dtype)
         points = torch.cat([state.x.unsqueeze(0), state.x + zeroth.smoothing * u])
     return np.repeat(state.y[None], copies, axis=0), points, u
@@ -275,6 +278,8 @@ def _lower_embedding(block: Block, points: Tensor, ask: LowerForward) -> Array:
 
 def regulariser(block: Block, x: Tensor) -> Array | float:
     """Coefficient of ‖y‖²: γ, or exp(x) for each party or feature; broadcasts against y (and stacks of it)."""
+    if isinstance(block.model, OwnBlock):
+        return block.model.penalties(x, block.settings.regularisation)
     return block.settings.regularisation if block.has_direct_term else np.exp(x.numpy())[..., None]
 
 
@@ -333,6 +338,8 @@ def _upper_gradient(block: Block, state: State, phase: UpperAsked, vartheta: Arr
     direct = torch.zeros_like(state.x)
     if phase.s.requires_grad:  # not where the features are the embedding
         (direct,) = torch.autograd.grad(phase.s, phase.weights, torch.from_numpy(vartheta @ state.y.T))
+    if isinstance(block.model, OwnBlock):
+        direct = direct + block.model.upper_gradient(state.x)
     if isinstance(phase.lower, Ready):
         return _joint_step(block, state, phase.k, direct, gradient)
     if block.settings.hypergradient == "zeroth_order_local" and isinstance(phase.lower, Descended):
@@ -461,6 +468,12 @@ def _implicit_step(
         s = block.model.apply(x, torch.from_numpy(block.features[rows]))
         factors = torch.from_numpy(system.theta @ v.T + c @ state.y.T)
         (cross,) = torch.autograd.grad(s, x, factors) if s.requires_grad else (torch.zeros_like(x),)
+        if isinstance(block.model, OwnBlock):
+            penalty = block.model.penalty(x, block.settings.regularisation)
+            if penalty.requires_grad:
+                cross = (
+                    cross + torch.autograd.grad(penalty, x, torch.from_numpy(2 * state.y * v).sum(1, keepdim=True))[0]
+                )
         clip = block.settings.implicit.adjoint_clip
         if clip is not None and len(rows) < len(block.rows.lower):
             # On a batch with fewer rows than y has weights, v is large where the batch says nothing.

@@ -32,6 +32,7 @@ from parley.protocols.refusals import Refusal
 from parley.protocols.tensor.codec import MessageInvalid
 from parley.spec.rows import RowSets, divide
 from parley.spec.run import RunSpec
+from parley.tables.rows import LocalRows
 
 INTERCEPT = "(intercept)"
 _MODEL = ("weights", "standard_errors")
@@ -46,13 +47,15 @@ class GlmRole:
 
     encode = staticmethod(encode_contribution)
 
-    def __init__(self, features: Array, rows: RowSets, block: steps.Block | None, threshold: float = 0.0) -> None:
+    def __init__(
+        self, features: Array | LocalRows, rows: RowSets, block: steps.Block | None, threshold: float = 0.0
+    ) -> None:
         """`block` is for training; `threshold` is what shrinks coefficients."""
         self._features, self._rows, self._given, self._threshold = features, rows, block, threshold
         self._trained: SavedModel | None = None
 
     @classmethod
-    def trained(cls, features: Array, model: SavedModel) -> "GlmRole":
+    def trained(cls, features: Array | LocalRows, model: SavedModel) -> "GlmRole":
         """The role that predicts with a saved model."""
         nothing: NDArray[np.int64] = np.empty(0, dtype=np.int64)
         role = cls(features, RowSets(nothing, nothing, nothing), None)
@@ -163,7 +166,7 @@ def role(begun: Begun) -> GlmRole:
 
 def predictor(begun: Begun, trained: SavedModel) -> GlmRole:
     """The role in a session that predicts."""
-    return GlmRole.trained(_features(begun.opened), trained)
+    return GlmRole.trained(LocalRows(begun.opened.table.features, np.float64), trained)
 
 
 def _features(opened: Opened) -> Array:
@@ -235,4 +238,5 @@ ALGORITHM = PartyAlgorithm(
     training_rows=training_rows,
     coefficients=coefficients,
     exported=exported,
+    maps_rows="predicting",
 )

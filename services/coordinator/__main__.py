@@ -3,6 +3,7 @@
 import argparse
 import asyncio
 import functools
+import hmac
 import logging
 import secrets
 from collections.abc import Callable, Collection, Coroutine
@@ -42,7 +43,7 @@ from parley.services.wire.authorisation import HEALTH, REFLECTION, Caller, Polic
 from parley.services.wire.certificates import load_identity
 from parley.services.wire.configuration import ConfigInvalid, load_config
 from parley.services.wire.key_commands import noise_key
-from parley.services.wire.process import run, serve
+from parley.services.wire.process import run, serve, standing_by
 from parley.services.wire.refusals import BoundaryInterceptor
 from parley.services.wire.revocation import Standing
 from parley.services.wire.routes import SOCKETS, Routes
@@ -50,7 +51,7 @@ from parley.services.wire.state_directory import prepare_state
 from parley.services.wire.traces import open_traces
 from parley.services.wire.transport import add_health_and_reflection, listen, make_server
 from parley.storage.failures import StorageFailed
-from parley.storage.leases import Lease, take_lease
+from parley.storage.leases import Lease, await_lease, take_lease
 from parley.tables.alignments import AlignmentStore
 
 DAY_SECONDS, PRUNE_SECONDS = 86400.0, 3600.0
@@ -77,10 +78,13 @@ async def main(given: argparse.Namespace) -> None:
             f"{identity.peer.name}: correct one of them"
         )
     prepare_state(config.state)
-    lease = take_lease(config.database_url, config.name)
+    lease = await _lease(config)
     recorded, ledger = open_registry(config.database_url), open_ledger(config.database_url)  # or nothing is touched
     evaluations = open_register(config.database_url)
-    token, threads = secrets.token_hex(16), DatabaseThreads()
+    key = noise_key(config.key_command, config.state / "label-noise.key")
+    token, threads = f"{secrets.token_hex(16)}.{_fingerprint(key)}", DatabaseThreads()
+    if config.standby:
+        _require_same_key(recorded.writer(), token)
     recorded.claim(token)
     registry = AsyncRegistry(recorded, threads)
     switchboard = Switchboard(arrived=lambda party: fleet.arrived(party))
@@ -95,9 +99,8 @@ async def main(given: argparse.Namespace) -> None:
         absence=lambda party: switchboard.absence(party) if party in outbound else "",
         traces=traces,
     )
-    key = noise_key(config.key_command, config.state / "label-noise.key")
     labels = LabelStore(config.labels, functools.partial(chosen_rows, AlignmentStore(config.state), config.name))
-    programs = ProgramFactory(labels, ledger, key, evaluations)
+    programs = ProgramFactory(labels, ledger, key, evaluations, config.problem_imports)
     limits = Limits(config.runs, config.queue, config.runs_per_client, config.queue_per_client)
     runs = RunSupervisor(registry, fleet, labels, programs, limits)
     deployments = Deployments(registry, DeploymentRecords(recorded), threads, fleet, programs)
@@ -142,6 +145,33 @@ async def main(given: argparse.Namespace) -> None:
         await routes.close()
         threads.close()
         recorded.close()
+
+
+async def _lease(config: CoordinatorConfig) -> Lease:
+    """The database, at once or, where this coordinator stands by, once the one that serves it has ended."""
+    if not config.standby:
+        return take_lease(config.database_url, config.name)
+    async with standing_by():
+        lease = await await_lease(
+            config.database_url, config.name, lambda reason: logger.info("standing by: %s", reason)
+        )
+    logger.info("took the database over")
+    return lease
+
+
+def _fingerprint(key: bytes) -> str:
+    """Tells keys of label noise apart, and nothing else of them."""
+    return hmac.digest(key, b"parley/label-noise-key/v1", "sha256").hex()[:16]
+
+
+def _require_same_key(before: str | None, token: str) -> None:
+    """Refuse to take over with another key: what was released would be drawn again, with other noise."""
+    known = (before or "").partition(".")[2]
+    if known and known != token.partition(".")[2]:
+        raise ConfigInvalid(
+            "`key_command` prints another key of label noise than that of the coordinator that served this database "
+            "before: give both the same key"
+        )
 
 
 def _require_outbound(fleet: Fleet, outbound: Collection[str], party: str) -> None:

@@ -2,7 +2,7 @@
 
 import ipaddress
 import math
-from typing import Literal, Self, get_args
+from typing import Annotated, Literal, Self, get_args
 from urllib.parse import urlsplit
 
 from pydantic import Field, model_validator
@@ -211,10 +211,15 @@ class CoordinatorConfig(Section):
     """SQLAlchemy URL; a SQLite file in `state` if left out."""
     key_command: tuple[str, ...] | None = Field(default=None, min_length=1)
     """Command that prints the key of label noise, 64 hexadecimal digits; a file in `state` if left out."""
+    standby: bool = False
+    """Wait while another coordinator serves the same `database` of PostgreSQL, and take over within seconds when it
+    ends; write it at both, with the same `key_command`, and a `state` of its own at each."""
     parties: dict[str, PartyAddress]
     """The address book: parties by name."""
     labels: dict[str, LabelConfig]
     """Label tables by name."""
+    problem_imports: tuple[Annotated[str, Field(pattern=r"^[\w.]+:\w+$")], ...] = ()
+    """`package.module:Class` names that runs may import as the label holder's side of a problem; needs torch here."""
     clients: dict[str, Permissions] = Field(default_factory=dict)
     """What each client may do, by the name in its certificate; a client that is not named may do nothing."""
     runs: int = Field(default=16, ge=1, le=1024)
@@ -235,6 +240,19 @@ class CoordinatorConfig(Section):
     """Where OpenTelemetry traces of runs go; nowhere if left out."""
     tracking: TrackingConfig | None = None
     """Where runs are shown beside those of other programs; nowhere if left out."""
+
+    @model_validator(mode="after")
+    def _can_stand_by(self) -> Self:
+        if not self.standby:
+            return self
+        if self.database is None or not self.database.startswith("postgresql"):
+            raise ValueError("`standby` needs a `database` of PostgreSQL that both coordinators reach")
+        if self.key_command is None:
+            raise ValueError(
+                "`standby` needs `key_command`: both coordinators must draw label noise under the same key, and a "
+                "file in `state` is known to one of them only"
+            )
+        return self
 
     @property
     def addresses(self) -> dict[str, str]:

@@ -24,6 +24,9 @@ BROKEN_CODES = {grpc.StatusCode.INTERNAL, grpc.StatusCode.UNKNOWN}
 PREPARE_SECONDS = 120.0
 """Deadline of a call that may load a party's table. Keepalive finds a party that is gone sooner."""
 
+READING_SECONDS = 5.0
+"""How long a party that reads a table for the first time is waited for, where only its width is asked."""
+
 
 class PartyUnknown(LookupError):
     """A party is not in the address book."""
@@ -133,6 +136,23 @@ class Fleet:
     async def reach(self, party: str) -> None:
         """Make sure that a party answers; nothing changes there."""
         await call(party, lambda: self.stub(party).Describe(pb.DescribeRequest()))
+
+    async def widths(self, tables: Mapping[str, str]) -> dict[str, int]:
+        """Feature columns of one table of each party, of those who answer and have read it."""
+        found = await asyncio.gather(*(self._width(party, table) for party, table in tables.items()))
+        return {party: width for party, width in zip(tables, found, strict=True) if width}
+
+    async def _width(self, party: str, table: str) -> int:
+        deadline = asyncio.get_running_loop().time() + READING_SECONDS
+        while True:
+            try:
+                answer = await call(party, lambda: self.stub(party).Describe(pb.DescribeRequest()))
+            except (PartyUnknown, PartyLost, PartyRefused):
+                return 0
+            offer = next((offer for offer in answer.tables if offer.name == table), None)
+            if offer is None or offer.loaded_percent == 100 or asyncio.get_running_loop().time() > deadline:
+                return 0 if offer is None else int(offer.features)
+            await asyncio.sleep(0.1)
 
     async def close(self) -> None:
         """Close every control channel."""

@@ -2,6 +2,7 @@
 
 from parley.coordinator.labels import LabelsMissing
 from parley.numerics.networks import NetworkError
+from parley.numerics.problem_errors import ProblemError, ProblemImportRefused
 from parley.privacy.dataset_ledger import RecordsChanged, UnprotectedRefused
 from parley.privacy.evaluations import EvaluationRefused, EvaluationsSpent
 from parley.privacy.ledger import BudgetExhausted, LedgerBroken, LedgerUnusable, RunNotOpen
@@ -30,6 +31,8 @@ CATALOGUE: Catalogue = {
     NotPermitted: Refusal("PERMISSION_DENIED", "NOT_PERMITTED"),
     SpecInvalid: Refusal("INVALID_ARGUMENT", "SPEC_INVALID"),
     NetworkError: Refusal("INVALID_ARGUMENT", "NETWORK_REFUSED"),
+    ProblemImportRefused: Refusal("PERMISSION_DENIED", "PROBLEM_REFUSED"),
+    ProblemError: Refusal("INVALID_ARGUMENT", "PROBLEM_REFUSED"),
     RowsUnavailable: Refusal("INVALID_ARGUMENT", "SPEC_INVALID"),
     PartyUnknown: Refusal("NOT_FOUND", "PARTY_UNKNOWN"),
     PartyLost: Refusal("UNAVAILABLE", "PARTY_UNREACHABLE"),

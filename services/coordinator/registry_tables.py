@@ -32,7 +32,7 @@ runs = sa.Table(
     sa.Column("created", sa.String(40), nullable=False),
     sa.Column("changed", sa.String(40), nullable=False),
     sa.Column("tags", sa.Text, nullable=False, server_default="[]"),
-    sa.Column("owner", sa.String(200), nullable=False, server_default=""),
+    sa.Column("owner", sa.String(200), nullable=False, server_default=sa.text("''")),
     sa.Column("priority", sa.Integer, nullable=False, server_default="0"),
 )
 events = sa.Table(

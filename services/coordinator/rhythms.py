@@ -46,5 +46,5 @@ def parse_every(text: str) -> Rhythm:
         if minutes:
             return Rhythm(timedelta(minutes=minutes), timedelta())
     raise ValueError(
-        f"{text!r:.60} says no time: write `day at 02:00`, `monday at 02:00`, `hour` or `30 minutes`; times are in UTC"
+        f"{text!r:.60} says no time: write day at 02:00, monday at 02:00, hour or 30 minutes; times are in UTC"
     )

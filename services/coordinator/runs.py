@@ -17,13 +17,14 @@ from google.protobuf.message import Message
 from numpy.typing import NDArray
 
 from parley.contracts.party.v1 import party_service_pb2 as party_pb
+from parley.coordinator.forecasts import WidthsUnknown
 from parley.coordinator.programs import Predictor
 from parley.privacy.release import OutcomeGate
 from parley.protocols.tensor.codec import Blobs
 from parley.services.coordinator.async_registry import AsyncRegistry
 from parley.services.coordinator.driver import RunDriver
 from parley.services.coordinator.fleet import Fleet
-from parley.services.coordinator.forecasts import Foretold, foretold
+from parley.services.coordinator.forecasts import Foretold, Unforetold, foretold
 from parley.services.coordinator.labels import LabelStore
 from parley.services.coordinator.programs import ProgramFactory, coordinator_side
 from parley.services.coordinator.queue import Limits, RunQueue, Waiting
@@ -163,7 +164,21 @@ class RunSupervisor:
             Unforetold: if that cannot be told before it starts.
         """
         spec = await asyncio.to_thread(parse_spec, spec_yaml)
-        return await asyncio.to_thread(foretold, spec, self._programs.forecast)
+        try:
+            return await asyncio.to_thread(foretold, spec, lambda run: self._programs.forecast(run, {}))
+        except WidthsUnknown:
+            widths = await self._widths(spec)
+        try:
+            return await asyncio.to_thread(foretold, spec, lambda run: self._programs.forecast(run, widths))
+        except WidthsUnknown as unknown:
+            raise Unforetold(str(unknown)) from None
+
+    async def _widths(self, spec: RunSpec) -> dict[str, int]:
+        """How many columns each party of a run would use, where it says so."""
+        offered = await self._fleet.widths({entry.name: entry.table or spec.table for entry in spec.parties})
+        chosen = {entry.name: len(entry.columns) for entry in spec.parties if entry.columns is not None}
+        views = {entry.name for entry in spec.parties if entry.view is not None}  # only its owner knows how wide one is
+        return {name: width for name, width in (offered | chosen).items() if name not in views}
 
     @contextlib.asynccontextmanager
     async def _one_at_a_time(self, request_id: str) -> AsyncIterator[None]:

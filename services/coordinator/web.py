@@ -53,7 +53,7 @@ from parley.services.coordinator.registry_tables import EventRecord, RunRecord
 from parley.services.coordinator.reports import REPORT_SECONDS, entries_of, report_of
 from parley.services.coordinator.results import coefficients_of
 from parley.services.coordinator.runs import RunSupervisor
-from parley.services.coordinator.web_audit import NAME, AuditedPage
+from parley.services.coordinator.web_audit import AuditedPage
 from parley.services.coordinator.web_server import PageServer
 from parley.services.wire import metrics
 from parley.services.wire.audit import AuditTrail
@@ -211,7 +211,7 @@ class WebRuns:
         """Rows by a deployed model."""
         with refusals_as_http():
             brought = [CallerFeatures(each.party, each.columns, each.values) for each in features]
-            answer = await self._deployments.predict(name, NAME, ids, brought)
+            answer = await self._deployments.predict(name, visitor.get().caller, ids, brought)
         record = answer.record
         return ServedView(ids, answer.scores.tolist(), answer.classes, record.run_id, record.version)
 

@@ -68,6 +68,7 @@ from parley.spec.digests import spec_digest
 from parley.spec.parsing import parse_spec
 from parley.spec.run import RunSpec
 from parley.tables.alignments import AlignmentStore
+from parley.tables.errors import TableTooLarge
 from parley.tables.loading import Table
 from parley.tables.preprocessing import Fitted
 
@@ -85,7 +86,7 @@ class PartyServicer(pb_grpc.PartyServiceServicer):
 
     def __init__(self, config: PartyConfig, routes: Routes, traces: Traces | None = None) -> None:
         self._config, self._routes, self._traces = config, routes, traces or Traces()
-        self._tables = TableStore(config.tables)
+        self._tables = TableStore(config.tables, config.workspace)
         self._offers = Offers(self._tables)
         self._store = Store(config.state)
         self._approvals = Approvals(config.state)
@@ -355,7 +356,15 @@ class PartyServicer(pb_grpc.PartyServiceServicer):
         policy, told = self._config.policy, tuple(names)
         rows = RowProtection(spec.privacy.features, request.run_id, told, self._local_privacy, policy.features.terms)
         table = self._table(request.run_id, tables, spec, index, None if trained is None else name, coordinator)
-        table = rows.protect(chosen_rows(table, list(request.ids)))
+        table = chosen_rows(table, list(request.ids))
+        held = algorithm.maps_rows == "never" or (algorithm.maps_rows == "predicting" and trained is None)
+        if (held or spec.privacy.features.kind == "once") and not tables.fits(table):
+            raise TableTooLarge(
+                name,
+                f"{spec.train.algorithm} holds its {len(table)} rows in memory here, more than `memory` has room for",
+                "Raise `memory` in the party's configuration, or choose fewer columns by a view",
+            )
+        table = rows.protect(table)
         reads = DigestingTables(tables, table, rows)
         opened = Opened(
             spec,

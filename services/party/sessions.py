@@ -28,6 +28,7 @@ from parley.party.roles import (
 from parley.party.tree_sums import TreeSums
 from parley.privacy.aggregation import Pairwise, ring_of, trees_of
 from parley.privacy.consent import Agreement, Beginning, Member, check_agreements, consent_of, fresh_nonce
+from parley.privacy.mask_graph import MaskGraph
 from parley.privacy.receipts import LedgerHead, Receipt
 from parley.privacy.recovery import RecoverableSums
 from parley.privacy.release import Addend, ClearProtection, RecoveryGate, Release, SumGate, TreeGate
@@ -52,7 +53,7 @@ from parley.services.party.sum_journal import SumJournal
 from parley.services.party.transcripts import Record, TranscriptFile, Witness
 from parley.services.wire.adaptive_executor import AdaptiveExecutor
 from parley.spec.digests import spec_digest
-from parley.tables.loading import id_digest
+from parley.tables.loading import row_digest
 
 ABANDONED_SECONDS = 60.0
 """A session without a stream for so long gives way when there is no room for another."""
@@ -218,7 +219,7 @@ class Session:
         """SHA-256 over the ids of the rows, where all parties have the same rows; else empty."""
         if self.opened.spec.train.layout != "vertical":
             return b""
-        return bytes.fromhex(id_digest(self.opened.table.ids))
+        return bytes.fromhex(row_digest(self.opened.table))
 
     @functools.cached_property
     def agreement(self) -> Agreement:
@@ -266,7 +267,7 @@ class Session:
                 raise CheckpointMissing(f"the checkpoint says {int(saved['k'])} where {checkpoint} is asked for")
             return role, role.begin(saved)
 
-        hide, sum_up = self._protection(secrets, peers, recovery)
+        hide, sum_up = self._protection(secrets, peers, recovery, MaskGraph(consent))
         async with self._turn:
             if self._begun is not None:
                 # With the same keys, masks that have been used would hide other values.
@@ -466,7 +467,7 @@ class Session:
         return Recovery(RecoveryGate(sums), journal)
 
     def _protection(
-        self, secrets: Secrets, peers: PeerLinks, recovery: Recovery | None
+        self, secrets: Secrets, peers: PeerLinks, recovery: Recovery | None, graph: MaskGraph
     ) -> tuple[Hide | None, SumUp | None]:
         settings, index, floors = self.opened.spec.privacy.aggregation, self.opened.index, self.opened.floors
         if recovery is not None:
@@ -478,7 +479,7 @@ class Session:
         if settings.kind == "plain":
             return SumGate(ClearProtection(len(self.names))).release, None
         least = max(settings.minimum_parties, floors.minimum_parties)
-        masks = Pairwise(index, secrets("mask"), ring_of(settings, floors.beyond), least)
+        masks = Pairwise(index, secrets("mask"), ring_of(settings, floors.beyond), least, graph)
         return SumGate(masks).release, None
 
     def _verify(self, keys: Sequence[Vouched], ca: bytes, upper_sizes: Sequence[int]) -> None:

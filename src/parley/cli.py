@@ -16,6 +16,7 @@ from parley.commands import (
     card,
     certs,
     coefficients,
+    contribution,
     data,
     demo,
     deployments,
@@ -30,8 +31,11 @@ from parley.commands import (
     run,
     scorecard,
     services,
+    simulate,
     token,
     transcript,
+    tune,
+    variables,
 )
 from parley.commands.refusals import OneLineErrors
 
@@ -45,6 +49,7 @@ app = typer.Typer(
 )
 TRY, SET_UP, TRAIN = "Try it", "Set up a federation", "Train and predict"
 app.command("demo", rich_help_panel=TRY)(demo.demo)
+app.command("simulate", rich_help_panel=TRY)(simulate.simulate)
 app.command("reproduce", rich_help_panel=TRY)(results.reproduce)
 app.command("bench", rich_help_panel=TRY)(results.bench)
 app.add_typer(certs.app, name="certs", rich_help_panel=SET_UP)
@@ -63,8 +68,11 @@ app.command("restore", rich_help_panel=SET_UP)(backup.restore)
 app.add_typer(run.app, name="run", rich_help_panel=TRAIN)
 run.app.command("card")(card.card)
 run.app.command("coefficients")(coefficients.coefficients)
+run.app.command("variables")(variables.variables)
 app.command("align", rich_help_panel=TRAIN)(align.align)
 app.command("explore", rich_help_panel=TRAIN)(explore.explore)
+app.command("contribution", rich_help_panel=TRAIN)(contribution.contribution)
+app.command("tune", rich_help_panel=TRAIN)(tune.tune)
 app.command("scorecard", rich_help_panel=TRAIN)(scorecard.scorecard)
 app.command("parties", rich_help_panel=TRAIN)(federation.parties)
 app.command("predict", rich_help_panel=TRAIN)(federation.predict)

@@ -294,7 +294,7 @@ class Federation:
         if not answer.HasField("forecast"):
             raise RequestRefused("UNFORETOLD", answer.unforetold)
         found = answer.forecast
-        return Forecast(found.rounds, found.sent_bytes, found.received_bytes)
+        return Forecast(found.rounds, found.sent_bytes, found.received_bytes, found.peer_bytes)
 
     def run(self, run_id: str) -> Run:
         """A run by its id."""

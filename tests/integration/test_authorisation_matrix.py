@@ -232,6 +232,9 @@ PATHS: dict[str, tuple[tuple[str, ...] | None, Any, int]] = {
     "POST /api/runs/{run}/delete": (("administer",), None, 404),
     "POST /api/runs/{run}/predict": (("predict",), {"table": "t", "ids": ""}, 404),
     "GET /api/compare": (("watch",), None, 404),
+    "GET /api/openapi.json": (LOGIN_ONLY, None, 200),
+    "GET /api/deployments": (("watch",), None, 200),
+    "POST /api/deployments/{name}/predictions": (("predict",), {"ids": ["1"]}, 404),
     "GET /api/runs/{run}/card.json": (("watch",), None, 404),
     "GET /runs/{run}/card": (("watch",), None, 404),
 }
@@ -358,7 +361,7 @@ def visitors(federation, provider, tmp_path_factory):
 
 def ask(client, path, body):
     method, _, place = path.partition(" ")
-    place = place.replace("{run}", "run-of-nobody").replace("/static", "/static/app.js")
+    place = place.replace("{run}", "run-of-nobody").replace("{name}", "nobody").replace("/static", "/static/app.js")
     parameters = {"run": ["a", "b"]} if place == "/api/compare" else None
     return client.request(method, place, json=body, params=parameters)
 

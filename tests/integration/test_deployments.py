@@ -11,10 +11,10 @@ from typer.testing import CliRunner
 
 from parley.cli import app
 from parley.client import RequestRefused
-from parley.local import LocalFederation
 from parley.services.party.asked_rows import FILE
 from parley.services.wire.audit import read_trail
 from parley.splitting import split_dataset
+from parley.testing.federations import ForkedFederation
 
 PARTIES = ("bank", "shop", "telco")
 SPEC = """
@@ -38,7 +38,7 @@ def local(tmp_path_factory):
     split_dataset("breast_cancer", PARTIES, directory / "data", standardise=True, limit=200)
     files = {name: directory / "data" / f"{name}.parquet" for name in PARTIES}
     (directory / "open-rows.txt").write_text("\n".join(ids_of(files["bank"])[:150]))
-    with LocalFederation(
+    with ForkedFederation(
         directory,
         {name: {"train": {"path": path}} for name, path in files.items()},
         {"train": {"path": directory / "data" / "labels.parquet"}},

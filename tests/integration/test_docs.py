@@ -12,6 +12,7 @@ the interpreter of that session. A word after `sh` says who runs the block inste
 
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -20,6 +21,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from typer.testing import CliRunner
+
+from parley.cli import app
+from parley.client import RequestRefused
+from tests.integration.conftest import spec
 
 ROOT = Path(__file__).parents[2]
 ELSEWHERE = {"containers", "cluster", "hosts", "ci", "credit"}
@@ -146,3 +152,29 @@ def test_links_between_documents_lead_somewhere(document):
     links = re.findall(r"\]\(([^)#\s]+)(?:#[^)]*)?\)", document.read_text())
     inside = [link for link in links if "://" not in link]
     assert [link for link in inside if not (document.parent / link).exists()] == []
+
+
+def test_the_commands_that_tidy_up_do_what_the_page_says(federation):
+    """Of docs/operations.md, on two runs of the federation that other tests share."""
+    address = ["--address", federation.addresses["coordinator"], "--identity", str(federation.identity("client"))]
+    (commands,) = [block.text for block in blocks(ROOT / "docs" / "operations.md") if "parley run tag" in block.text]
+    with federation.connect() as client:
+        made = [client.start(spec(name="digits", train__upper__steps=1)) for _ in range(2)]
+        for run in made:
+            run.result()
+        first, second = (run.run_id for run in made)
+        outputs = []
+        for line in commands.replace("digits-1a2b3c4d", first).replace("digits-5e6f7a8b", second).splitlines():
+            program, *words = shlex.split(line, comments=True)
+            assert program == "parley"
+            result = CliRunner().invoke(app, [*words, *address])
+            assert result.exit_code == 0, f"{line}: {result.output}"
+            outputs.append(result.output)
+        _, listed, compared, _, _ = outputs
+        assert first in listed
+        assert second not in listed
+        assert first in compared
+        assert second in compared
+        assert client.run(first).message.tags == ["baseline"]
+        with pytest.raises(RequestRefused, match="RUN_UNKNOWN"):
+            client.run(second)

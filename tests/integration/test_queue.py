@@ -59,7 +59,7 @@ def test_a_schedule_starts_one_run_for_each_moment_and_is_in_the_audit_trail(nar
 def test_runs_beyond_the_limit_wait_by_priority_and_outlast_a_restart(narrow):
     with narrow.connect() as client:
         until(lambda: [run.state for run in client.runs(name="nightly")] == ["COMPLETED"])
-        first = client.start(spec(name="first", train__upper__steps=100_000))
+        first = client.start(spec(name="first", train__upper__steps=100_000, evaluate_every=0))
         later = client.start(spec(name="later", train__upper__steps=1))
         urgent = client.start(spec(name="urgent", train__upper__steps=1), priority=5)
         assert (later.state, later.message.queue_position) == ("QUEUED", 1)
@@ -89,7 +89,7 @@ def test_runs_beyond_the_limit_wait_by_priority_and_outlast_a_restart(narrow):
 
 def test_a_queued_run_of_an_unknown_party_is_refused_at_once(narrow):
     with narrow.connect() as client:
-        first = client.start(spec(name="first", train__upper__steps=100_000))
+        first = client.start(spec(name="first", train__upper__steps=100_000, evaluate_every=0))
         with pytest.raises(RequestRefused, match="PARTY_UNKNOWN"):
             client.start(spec(parties=["bank", "nobody"]))
         first.cancel()

@@ -9,7 +9,7 @@ down_revision = "0005"
 
 def upgrade() -> None:
     """Add the columns; of a run that there is, nobody knows who started it."""
-    op.add_column("runs", sa.Column("owner", sa.String(200), nullable=False, server_default=""))
+    op.add_column("runs", sa.Column("owner", sa.String(200), nullable=False, server_default=sa.text("''")))
     op.add_column("runs", sa.Column("priority", sa.Integer, nullable=False, server_default="0"))
 
 

@@ -90,7 +90,7 @@ def _foretold(federation: "Federation", text: str, link: "Link | None") -> dict[
             raise
         return {"unforetold": refused.message}
     seconds = {} if link is None else {"seconds": link.seconds(found)}
-    return {"rounds": found.rounds, "sent_bytes": found.sent_bytes, "received_bytes": found.received_bytes} | seconds
+    return asdict(found) | seconds
 
 
 def _sentence(foretold: dict[str, Any]) -> str:
@@ -98,6 +98,8 @@ def _sentence(foretold: dict[str, Any]) -> str:
         return f"no forecast: {foretold['unforetold']}"
     crossing = size(foretold["sent_bytes"] + foretold["received_bytes"])
     said = f"at most {foretold['rounds']} round trips and {crossing} over the coordinator's link"
+    if foretold["peer_bytes"]:
+        said += f", {size(foretold['peer_bytes'])} between the parties"
     return f"{said}, {foretold['seconds']:.4g} s of it for the messages" if "seconds" in foretold else said
 
 

@@ -50,6 +50,12 @@ exec:
 timeoutSeconds: 20
 {{- end }}
 
+{{- define "parley.aliveProbe" -}}
+exec:
+  command: [healthy, alive]
+timeoutSeconds: 20
+{{- end }}
+
 {{- define "parley.check" -}}
 {{- $values := .values }}
 {{- if not $values.name }}{{ fail (printf "%s.name is empty: set it to the name in the certificate" .role) }}{{ end }}
@@ -140,7 +146,14 @@ metadata:
   labels: {{- include "parley.labels" . | nindent 4 }}
 spec:
   serviceName: {{ $name }}
+  {{- if .values.config.standby }}
+  # Two pods: one serves and is ready, the other stands by. A roll-out would wait for the second for ever.
+  replicas: 2
+  podManagementPolicy: Parallel
+  updateStrategy: {type: OnDelete}
+  {{- else }}
   replicas: 1
+  {{- end }}
   selector:
     matchLabels: {{- include "parley.selector" . | nindent 6 }}
   template:
@@ -188,7 +201,7 @@ spec:
             readOnlyRootFilesystem: true
             capabilities: {drop: [ALL]}
           startupProbe:
-            {{- include "parley.probe" . | nindent 12 }}
+            {{- include "parley.aliveProbe" . | nindent 12 }}
             periodSeconds: 5
             failureThreshold: 24
           readinessProbe:
@@ -196,7 +209,7 @@ spec:
             periodSeconds: 15
             failureThreshold: 2
           livenessProbe:
-            {{- include "parley.probe" . | nindent 12 }}
+            {{- include "parley.aliveProbe" . | nindent 12 }}
             periodSeconds: 30
             failureThreshold: 4
           resources: {{- toYaml .values.resources | nindent 12 }}
