@@ -16,7 +16,7 @@ SOURCES := pyproject.toml setup.py src/parley/stubs.py constraints.txt $(shell f
 export OMP_NUM_THREADS ?= 1
 
 .DEFAULT_GOAL := help
-.PHONY: help install venv demo test again coverage check e2e torture bench peers bump release clean
+.PHONY: help install venv demo test again coverage check e2e torture bench peers hashes sbom bump release clean
 
 help:  ## List the targets
 	@sed -n 's/^\([a-z0-9]*\):.*## \(.*\)/  make \1|\2/p' Makefile | awk -F'|' '{ printf "%-16s %s\n", $$1, $$2 }'
@@ -92,6 +92,17 @@ peers:  ## Install Flower, NVIDIA FLARE and FATE beside Parley, for `parley benc
 	$(PEERS_PYTHON) -m venv $(PARLEY_PEERS)/fate
 	$(PARLEY_PEERS)/fate/bin/python -m pip install --disable-pip-version-check --quiet -r benchmarks/peers/fate.txt
 	$(PARLEY_PEERS)/fate/bin/python -m pip install --disable-pip-version-check --quiet --no-deps pyfate==2.2.0
+
+hashes: $(STAMP)  ## Write the hashes of all wheels of the images, as the index has them now, beside their requirements
+	$(BIN)/python deploy/hashes.py
+
+# torch has no line among the hashes: it comes from an index of its own.
+sbom: hashes  ## Write bills of materials (CycloneDX) of both images into out/sbom, to be signed by deploy/attest.py
+	@mkdir -p out/sbom
+	(cat deploy/requirements/party.hashed.txt; echo "torch==$(TORCH)+cpu") \
+	  | $(BIN)/cyclonedx-py requirements --output-reproducible -o out/sbom/party.cdx.json -
+	$(BIN)/cyclonedx-py requirements --output-reproducible -o out/sbom/coordinator.cdx.json \
+	  deploy/requirements/coordinator.hashed.txt
 
 bump: $(STAMP)  ## Write VERSION=x.y.z everywhere, in the first change after a release
 	$(BIN)/python deploy/release.py bump $(VERSION)

@@ -3,7 +3,7 @@
     python deploy/hashes.py [IMAGE …]      # asks pip's own index; constraints.txt says which versions
 
 `pip download --require-hashes -r …` then refuses a wheel that is not one of these (docs/deploy.md).
-Run it again when constraints.txt or a requirements file changes; a test compares the versions.
+Run it again when constraints.txt or a requirements file changes.
 """
 
 import argparse
