@@ -368,7 +368,7 @@ MANIFEST: tuple[Entry, ...] = (
     derived("run.v1.RunData.columns", "the table's width", "a count", "clients"),
     derived("run.v1.RunData.id_sha256", "the ids of the rows", "SHA-256", "clients"),
     *control("run.v1.SpecProblem", "field line message", "clients"),
-    *control("run.v1.RunForecast", "rounds sent_bytes received_bytes", "clients"),
+    *control("run.v1.RunForecast", "rounds sent_bytes received_bytes peer_bytes", "clients"),
     *control(
         "run.v1.PartyStatus",
         "name address reachable version problem tables latency_milliseconds clock_skew_seconds offers algorithms "
