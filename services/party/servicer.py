@@ -468,11 +468,14 @@ class PartyServicer(pb_grpc.PartyServiceServicer):
         """What an earlier run of the same coordinator has found here."""
         self._refuse_others(run_id, coordinator)
         try:
-            return coefficients_of(self._store, run_id, self._config.policy.algorithms)
+            found = coefficients_of(self._store, run_id, self._config.policy.algorithms)
         except (CheckpointMissing, ModelMissing) as missing:
             raise PolicyRefused(
                 f"binned_by: {self._config.name} has nothing of run {run_id}: start with that one"
             ) from missing
+        if not any(one.figure.endswith(" woe") for one in found):
+            raise PolicyRefused(f"binned_by: run {run_id} has found no weights of evidence here: name one that has")
+        return found
 
     def _refuse_others(self, run_id: str, coordinator: str) -> None:
         if self._store.owner(run_id) not in (None, coordinator):
