@@ -185,12 +185,16 @@ class Coverage:
     """Fewest rows that metrics are taken over; None where the run takes none over this party's rows."""
     exact: bool = True
     """Whether values leave without noise of this party's own."""
+    honest: int = 1
+    """How many parties must keep their noise to themselves, where there is noise."""
     rank: int | None = None
     """Values of a row that determine the span of this party's columns, where its block is linear; None where not."""
     share: float = 1.0
     """Of the rows that the run trains on, the part that one sum is about."""
     own_batches: bool = False
     """Whether this party draws batches of its own, which a salt makes different from those of an earlier run."""
+    seeded: bool = True
+    """Whether another seed makes other sums: not where batches are most of the rows and all start at one point."""
 
 
 @dataclass(frozen=True)

@@ -161,6 +161,11 @@ class RunSpec(Section):
         if len(set(names)) != len(names):
             raise ValueError("each party takes part once; a name in `parties` is listed twice")
         self.privacy.check(parties=len(names))
+        if self.privacy.features.kind == "per_sum" and not self.train.noises_sums:
+            raise ValueError(
+                f"privacy.features per_sum noises what single rows add to sums, and {self.train.algorithm} has no such "
+                "sums, or its parties learn from rows in ways that it does not cover: take `kind: once`"
+            )
         self.train.check(self.privacy, names)
         self.train.check_split(self.split.lower, self.split.upper)
         if self.alignment is not None and self.train.layout == "horizontal":

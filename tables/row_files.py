@@ -14,7 +14,7 @@ import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 import pyarrow as pa
@@ -134,13 +134,6 @@ def load_mapped(request: TableRequest, workspace: Workspace) -> Table:
     return standardised(table, request.scaling) if request.standardise else table
 
 
-def forget_rows(state: Path, kept: set[Path]) -> None:
-    """Remove files of tables that have changed since."""
-    for directory in (state / DIRECTORY).glob("*"):
-        if directory not in kept:
-            shutil.rmtree(directory, ignore_errors=True)
-
-
 def _place(request: TableRequest) -> Place | None:
     """The place of a table that can be read in batches."""
     source = request.source
@@ -234,21 +227,11 @@ class _Build:
     def _sort(self, scratch: Path) -> None:
         import duckdb  # slow to import, and only tables that outgrow memory need it
 
-        with duckdb.connect(str(scratch / "sort.db"), config=_settings(self.workspace, scratch)) as database:
-            reader = pa.RecordBatchReader.from_batches(self._schema, self._records())
-            try:
-                database.register("came", reader)
-                database.execute("CREATE TABLE unsorted AS SELECT * FROM came")
-            except duckdb.Error as failure:
-                self._explain(failure)
-            if not self._rows:
-                raise TableEmpty(self._source, "there are no rows", "A table needs at least one")
-            self._choose(database)
-            count = database.execute("SELECT count(*) FROM unsorted").fetchall()[0][0]
-            digest = sorted_id_digest(
-                count, (batch.column(0).to_pylist() for batch in self._ordered(database, "id", "id"))
-            )
-            self._write(database, scratch)
+        try:
+            with duckdb.connect(str(scratch / "sort.db"), config=_settings(self.workspace, scratch)) as database:
+                count, digest = self._sorted(database, scratch)
+        except duckdb.Error as failure:
+            self._explain(failure)
         for left in ("sort.db", "sort.db.wal"):
             (scratch / left).unlink(missing_ok=True)
         shutil.rmtree(scratch / "spill", ignore_errors=True)
@@ -260,7 +243,20 @@ class _Build:
         with _private(scratch / FACTS) as file:
             file.write(json.dumps(facts, ensure_ascii=False).encode())
 
-    def _explain(self, failure: Exception) -> None:
+    def _sorted(self, database: Any, scratch: Path) -> tuple[int, str]:
+        """Take all rows in, and write them in order; how many there are, and the digest of their ids."""
+        database.register("came", pa.RecordBatchReader.from_batches(self._schema, self._records()))
+        database.execute("CREATE TABLE unsorted AS SELECT * FROM came")
+        if not self._rows:
+            raise TableEmpty(self._source, "there are no rows", "A table needs at least one")
+        self._choose(database)
+        count = database.execute("SELECT count(*) FROM unsorted").fetchall()[0][0]
+        texts = (batch.column(0).to_pylist() for batch in self._ordered(database, "id", "id"))
+        digest = sorted_id_digest(count, texts)
+        self._write(database, scratch)
+        return count, digest
+
+    def _explain(self, failure: Exception) -> NoReturn:
         """What DuckDB says of an error in `_records` is a text of it: raise the error itself."""
         if self._refusal is not None:
             raise self._refusal from None

@@ -27,9 +27,8 @@ def _embedding(train: BambiSpec, named: Mapping[str, Tensor]) -> Layers:
             "the network of this run is the owner's own code: export that, with the weights in model.safetensors"
         )
     if train.model.kind == "cnn":
-        given = train.model.image_shape or ()
-        channels, height, width = (1, *given) if len(given) == 2 else given
-        layers: list[Layer] = [Images((channels, height, width))]
+        height, width = train.model.image_shape or (1, 1)
+        layers: list[Layer] = [Images((1, height, width))]
         for layer in range(2):
             layers += [Convolution(*_pair(named, f"conv.{layer}")), Activation(train.model.activation)]
         weight, bias = _pair(named, "output")

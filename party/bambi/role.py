@@ -1,6 +1,7 @@
 """BAMBI behind a party's session."""
 
 from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import replace
 from math import ceil
 
 import numpy as np
@@ -27,6 +28,7 @@ from parley.party.bambi.models import (
     build_model,
 )
 from parley.party.bambi.own_block import load_block
+from parley.party.bambi.row_privacy import RoundNotDue, noised_batches, noised_predictions
 from parley.party.roles import (
     Begun,
     CheckpointMissing,
@@ -39,6 +41,8 @@ from parley.party.roles import (
     scalar,
 )
 from parley.privacy.coefficients import Coefficient
+from parley.privacy.noise import EpsilonOutOfRange
+from parley.privacy.noise_shares import GridTooFine
 from parley.privacy.release import Addend, Release
 from parley.protocols.bambi.codec import PROTOCOL, encode_contribution
 from parley.protocols.bambi.messages import Ask, Outcome, RowsForward, is_summed
@@ -73,7 +77,8 @@ class BambiRole:
         if outcome is not None:
             state = bambi.apply(self.block, state, outcome)
         if is_summed(ask):
-            return Plan(*bambi.contribute(self.block, state, ask))
+            state, draft = bambi.contribute(self.block, state, ask)
+            return Plan(state, draft, row_sums=bambi.sums_of_row(state))
         return Plan(state, checkpoint=ask.k if isinstance(ask, Checkpoint) else None, finished=isinstance(ask, Finish))
 
     def can_prefetch(self, state: bambi.State) -> bool:
@@ -135,6 +140,11 @@ def role(begun: Begun) -> BambiRole | LocalRole:
     """The role in a session that trains."""
     spec, settings = begun.spec, begun.spec.settings(BambiSpec)
     block = block_of(begun, divide(spec.split, len(begun.opened.table), stream(spec.seed, "split")))
+    if spec.privacy.features.kind == "per_sum":
+        noised = noised_batches(begun.opened, block.model, begun.outputs)
+        noised.rehearse()
+        noised.trained.releases.open()
+        block = replace(block, noised=noised)
     if settings.hypergradient != "local":
         return BambiRole(block)
     return LocalRole(LocalBlock(block, training_loss(settings.loss, begun.outputs, spec.privacy.labels)))
@@ -143,7 +153,10 @@ def role(begun: Begun) -> BambiRole | LocalRole:
 def predictor(begun: Begun, trained: SavedModel) -> BambiRole:
     """The role in a session that predicts."""
     nothing: NDArray[np.int64] = np.empty(0, dtype=np.int64)
-    return BambiRole(block_of(begun, RowSets(nothing, nothing, nothing)), trained)
+    block = block_of(begun, RowSets(nothing, nothing, nothing))
+    if begun.spec.privacy.features.kind == "per_sum":
+        block = replace(block, noised=noised_predictions(begun))
+    return BambiRole(block, trained)
 
 
 def block_of(begun: Begun, rows: RowSets) -> bambi.Block:
@@ -193,8 +206,15 @@ def _has_intercept(opened: Opened) -> bool:
 
 def accept(opened: Opened) -> Offer:
     """p_m of this party."""
-    covered = None if opened.predicts else coverage(opened)
-    return Offer(bambi.upper_size(opened.spec.settings(BambiSpec), model_of(opened)), coverage=covered)
+    model, features = model_of(opened), opened.spec.privacy.features
+    size = bambi.upper_size(opened.spec.settings(BambiSpec), model)
+    if opened.predicts or features.kind != "per_sum":
+        return Offer(size, coverage=None if opened.predicts else coverage(opened))
+    noised = noised_batches(opened, model, 1)
+    noised.rehearse()
+    spends = f"a row costs ε = {noised.trained.releases.epsilon:.3g} at δ = {features.delta:g} over the run"
+    covered = replace(coverage(opened), exact=False, honest=features.honest)
+    return Offer(size, (spends,), covered)
 
 
 def coverage(opened: Opened) -> Coverage:
@@ -290,6 +310,9 @@ ALGORITHM = PartyAlgorithm(
     predictor=predictor,
     rows_asked=lambda first, count: (None, RowsForward("all", first, count)),
     refusals={
+        RoundNotDue: Refusal("FAILED_PRECONDITION", "ROUND_MISMATCH"),
+        EpsilonOutOfRange: Refusal("INVALID_ARGUMENT", "SPEC_INVALID"),
+        GridTooFine: Refusal("INVALID_ARGUMENT", "SPEC_INVALID"),
         bambi.OutcomeUnexpected: Refusal("FAILED_PRECONDITION", "ROUND_MISMATCH"),
         bambi.OutcomeMisshapen: Refusal("INVALID_ARGUMENT", "MESSAGE_INVALID"),
         IllConditioned: Refusal("OUT_OF_RANGE", "ILL_CONDITIONED"),

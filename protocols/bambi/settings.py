@@ -205,6 +205,7 @@ class BambiSpec(AlgorithmSettings):
 
     layout: ClassVar[Layout] = "vertical"
     validates: ClassVar[Literal["split", "always", "never"]] = "split"
+    noises_sums: ClassVar[bool] = True
     algorithm: Literal["bambi"]
     """This algorithm."""
     problem: Literal["hyper_representation", "hyper_parameters", "joint", "own"] = "hyper_representation"
@@ -297,6 +298,22 @@ class BambiSpec(AlgorithmSettings):
         """Refuse a protection that this algorithm cannot give."""
         privacy.labels.check_kind(real=self.loss == "squared")
         check_class_weights(self.class_weights, classes=self.loss != "squared", privacy=privacy)
+        if privacy.features.kind == "per_sum":
+            self._check_noised_sums()
+
+    def _check_noised_sums(self) -> None:
+        if self.problem == "own":
+            raise ValueError("features per_sum knows the problems that are built in, not your own: take `kind: once`")
+        if self.problem != "joint" and (self.lower.solver != "sgd" or not self.hypergradient.startswith("zeroth")):
+            raise ValueError(
+                "features per_sum noises gradient steps: write `problem: joint`, or `lower: {solver: sgd}` with "
+                "`hypergradient: zeroth_order` (or zeroth_order_local); or take `features: {kind: once}`"
+            )
+        if self.embeds and self.model.kind not in ("linear", "mlp"):
+            raise ValueError(
+                f"features per_sum needs the gradient of every single row, which model.kind {self.model.kind} does not "
+                "give: take identity, linear or mlp"
+            )
 
     def check_split(self, lower: str | float, upper: str | float) -> None:
         """Refuse local rounds on different rows: there the direct term is not the hyper-gradient."""

@@ -142,6 +142,9 @@ class FeaturePolicy(Section):
     """Largest ε of any one row of a table, over all runs; noise that is drawn once is paid for once."""
     delta: float = Field(default=1e-6, gt=0, lt=0.1)
     """δ at which releases are composed."""
+    honest: int = Field(default=2, ge=1, le=1024)
+    """Parties, this one among them, that are trusted to keep their noise to themselves, where sums are noised by all
+    together; a run that relies on more is refused. Masks rely on two as well."""
 
     @property
     def terms(self) -> DatasetTerms:

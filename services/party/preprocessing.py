@@ -96,7 +96,7 @@ def _check(spec: RunSpec, declared: Declared, name: str) -> None:
 
 def _refuse_learnt_figures(spec: RunSpec, name: str, setting: str) -> None:
     """One record moves a mean, and with it every other row: the bound on what a record changes would not hold."""
-    noised = spec.privacy.features.kind == "once"
+    noised = spec.privacy.features.kind != "none"
     if noised or party_side(spec.train.algorithm).training_rows is None:
         whose = "the ε of `privacy.features`" if noised else f"{spec.train.algorithm}'s ε"
         raise PreprocessingInvalid(

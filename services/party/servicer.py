@@ -304,10 +304,10 @@ class PartyServicer(pb_grpc.PartyServiceServicer):
             session.opened = replace(session.opened, salt=reviewed.salt)
         session.reads.rows.pay()
         if not session.predicts:
-            exact = {
-                each.run_id: each.partners for each in self._register.entries() if each.exact and each.table == name
-            }
-            note_exact_runs(self._ledger, name, exact, policy.features.terms)
+            entries = [each for each in self._register.entries() if each.exact]
+            for read in (name, *session.reads.further):
+                exact = {each.run_id: each.partners for each in entries if each.table == read}
+                note_exact_runs(self._ledger, read, exact, policy.features.terms)
         session.counter = self._register.counter(session.run_id, policy)
         if session.serving is not None:
             self._count_served(session, session.counter)
@@ -536,7 +536,7 @@ class PartyServicer(pb_grpc.PartyServiceServicer):
 def _asked(session: Session, outputs: int = 1) -> Asked:
     covered = session.offer.coverage
     assert covered is not None  # noqa: S101 (`check_coverage` has looked)
-    return asked_of(session.opened, covered, session.reads.digests[f"table {session.opened.table.name}"], outputs)
+    return asked_of(session.opened, covered, session.reads, outputs)
 
 
 def _declined(declined: RowsDeclined) -> serving_pb2.Declined:

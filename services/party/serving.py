@@ -7,11 +7,11 @@ party leaves in that round, so that its sum does not open.
 
 import asyncio
 import hashlib
-import threading
 import time
 from collections import deque
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -318,14 +318,13 @@ def apply_given(features: pb.GivenFeatures, fitted: Fitted, name: str, rows: Seq
 class Withdrawals:
     """Runs whose deployments this party's owner takes no part in any more: a file for each, by `parley withdraw`."""
 
-    def __init__(self, state: Any) -> None:
-        self._folder, self._turn = state / "withdrawn", threading.Lock()
+    def __init__(self, state: Path) -> None:
+        self._folder = state / "withdrawn"
 
     def withdraw(self, run_id: str) -> None:
         """Take no further part in deployments of a run."""
-        with self._turn:
-            self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            (self._folder / run_id).touch(mode=0o600)
+        self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        (self._folder / run_id).touch(mode=0o600)
 
     def take_back(self, run_id: str) -> None:
         """Take part again."""

@@ -35,6 +35,7 @@ from parley.commands import (
     token,
     transcript,
     tune,
+    upgrade,
     variables,
 )
 from parley.commands.refusals import OneLineErrors
@@ -65,6 +66,7 @@ app.command("party", rich_help_panel=SET_UP)(services.party)
 app.command("relay", rich_help_panel=SET_UP)(services.relay)
 app.command("backup", rich_help_panel=SET_UP)(backup.backup)
 app.command("restore", rich_help_panel=SET_UP)(backup.restore)
+app.command("upgrade", rich_help_panel=SET_UP)(upgrade.upgrade)
 app.add_typer(run.app, name="run", rich_help_panel=TRAIN)
 run.app.command("card")(card.card)
 run.app.command("coefficients")(coefficients.coefficients)

@@ -27,7 +27,7 @@ privacy: {{labels: {{mechanism: "off"}}}}
 LINEAR = """
 name: linear
 parties: [bank, shop, telco]
-train: {algorithm: glm}
+train: {algorithm: glm, penalty: {strength: 0.1}}
 privacy: {labels: {mechanism: "off"}}
 """
 

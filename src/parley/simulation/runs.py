@@ -249,7 +249,7 @@ def _predict(spec: RunSpec, models: Sequence[SavedModel], classes: tuple[str, ..
     predictor = coordinator.predictor(spec, LabelAccess(spec, "", lambda _, __: nothing, _unused_ledger(), b""))
     imports = spec.train.imports
     opened = [
-        Opened(spec, m, "", "", table, TableStore({}), predicts=True, model_imports=imports)
+        Opened(spec, m, "", "", table, TableStore({}), predicts=True, model_imports=imports, privacy=scratch_privacy)
         for m, table in enumerate(tables)
     ]
     sizes, peers, secrets = _sizes(party, opened), memory_peers(len(opened)), pair_secrets(len(opened))

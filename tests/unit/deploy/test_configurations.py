@@ -9,24 +9,24 @@ from parley.services.coordinator.config import CoordinatorConfig
 from parley.services.party.config import PartyConfig
 from parley.services.wire.configuration import load_config
 
-DEPLOY = Path(__file__).parents[3] / "deploy"
+ROOT = Path(__file__).parents[3]
 COMPOSED = ("bank", "shop", "telco")
 
 
-@pytest.mark.parametrize("file", [*(f"compose/{name}.yaml" for name in COMPOSED), "party/party.yaml"])
+@pytest.mark.parametrize("file", [*(f"deploy/compose/{name}.yaml" for name in COMPOSED), "deploy/party/party.yaml"])
 def test_parties_dial_out(file):
-    config = load_config(DEPLOY / file, PartyConfig)
+    config = load_config(ROOT / file, PartyConfig)
     assert config.connect is not None
     assert config.connect.endswith(":7700")
 
 
 def test_the_composed_coordinator_expects_them_to():
-    config = load_config(DEPLOY / "compose" / "coordinator.yaml", CoordinatorConfig)
+    config = load_config(ROOT / "deploy" / "compose" / "coordinator.yaml", CoordinatorConfig)
     assert {name: party.connects for name, party in config.parties.items()} == dict.fromkeys(COMPOSED, True)
 
 
 def test_no_party_publishes_a_port():
-    composed = yaml.safe_load((DEPLOY.parent / "docker-compose.yml").read_text())["services"]
-    template = yaml.safe_load((DEPLOY / "party" / "docker-compose.yml").read_text())["services"]
+    composed = yaml.safe_load((ROOT / "docker-compose.yml").read_text())["services"]
+    template = yaml.safe_load((ROOT / "deploy" / "party" / "docker-compose.yml").read_text())["services"]
     for party in (*(composed[name] for name in COMPOSED), template["party"]):
         assert "ports" not in party
