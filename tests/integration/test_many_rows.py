@@ -98,14 +98,14 @@ ROWS = 2_000_000
 
 @pytest.fixture(scope="module")
 def large(tmp_path_factory):
-    """A federation of two parties, each with a column of two million rows."""
+    """A federation of three parties, each with a column of two million rows."""
     folder = tmp_path_factory.mktemp("large")
-    drawn = np.random.default_rng(7).normal(size=(ROWS, 2)).astype(np.float32)
+    drawn = np.random.default_rng(7).normal(size=(ROWS, 3)).astype(np.float32)
     ids = pa.array(np.arange(ROWS)).cast(pa.string())
-    for party, column in zip(("bank", "shop"), drawn.T, strict=True):
+    for party, column in zip(("bank", "shop", "telco"), drawn.T, strict=True):
         pq.write_table(pa.table({"id": ids, "value": column}), folder / f"{party}.parquet")
     pq.write_table(pa.table({"id": ids, "label": (drawn.sum(axis=1) > 0).astype(int)}), folder / "labels.parquet")
-    tables = {party: {"train": {"path": folder / f"{party}.parquet"}} for party in ("bank", "shop")}
+    tables = {party: {"train": {"path": folder / f"{party}.parquet"}} for party in ("bank", "shop", "telco")}
     labels = {"train": {"path": folder / "labels.parquet", "budget": {"epsilon": 100}}}
     policy = {"predictions": {"rows_per_day": 2 * ROWS}}
     with ForkedFederation(folder / "federation", tables, labels, policy=policy) as local:
@@ -120,7 +120,7 @@ def test_two_million_rows_are_loaded_trained_on_and_predicted(large):
         {
             "name": "large",
             "table": "train",
-            "parties": ["bank", "shop"],
+            "parties": ["bank", "shop", "telco"],
             "train": train,
             "privacy": {"labels": {"mechanism": "once", "epsilon": 5}},
             "evaluate_every": 0,

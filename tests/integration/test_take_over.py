@@ -1,16 +1,14 @@
 """Two coordinators on one database: when the one that serves is killed, the other goes on with its runs."""
 
-import os
 import statistics
-import subprocess
-import sys
 import time
+from typing import Any
 
 import pytest
 import yaml
 
 from parley.client import ENDED, connect
-from parley.local import LocalFederation
+from parley.testing.federations import ForkedFederation
 from parley.testing.remains import patiently, start, wait_for_end
 from tests.integration.conftest import spec
 
@@ -21,10 +19,10 @@ PARTIES = ("bank", "shop", "telco")
 class Pair:
     """A federation whose coordinator is there twice."""
 
-    def __init__(self, local: LocalFederation, database: str) -> None:
+    def __init__(self, local: ForkedFederation, database: str) -> None:
         self.local, self._database, self._started = local, database, 0
         (local.directory / "label.key").write_text("5c" * 32)
-        self.processes: dict[int, subprocess.Popen[bytes]] = {}
+        self.processes: dict[int, Any] = {}
 
     def stand_by(self) -> int:
         """One more coordinator."""
@@ -38,13 +36,9 @@ class Pair:
         }
         path = self.local.directory / f"coordinator-{number}.yaml"
         path.write_text(yaml.safe_dump(config))
-        command = [sys.executable, "-m", "parley.services.coordinator", "--config", str(path)]
-        with (self.local.directory / f"coordinator-{number}.log").open("wb") as log:
-            self.processes[number] = subprocess.Popen(
-                [*command, "--ready-file", str(self._ready(number)), "--parent", str(os.getpid())],
-                stdout=log,
-                stderr=log,
-            )
+        self.local.modules = {**self.local.modules, path.stem: "parley.services.coordinator"}
+        self.local.start(path.stem)
+        self.processes[number] = self.local.processes.pop(path.stem)
         return number
 
     def _ready(self, number: int):
@@ -81,7 +75,7 @@ class Pair:
 @pytest.fixture
 def pair(data, tmp_path, postgres_database):
     tables = {name: {"digits": {"path": data / "digits" / f"{name}.parquet"}} for name in PARTIES}
-    local = LocalFederation(tmp_path, tables, {"digits": {"path": data / "digits" / "labels.parquet"}})
+    local = ForkedFederation(tmp_path, tables, {"digits": {"path": data / "digits" / "labels.parquet"}})
     local.write()
     for name in PARTIES:
         local.start(name)
