@@ -18,7 +18,6 @@ from typing import Protocol
 
 import numpy as np
 from scipy.special import expit, xlogy
-from scipy.stats import norm, t
 
 from parley.numerics.arrays import Array, Vector
 
@@ -259,6 +258,8 @@ class Inference:
 
 def inference(values: Vector, standard_errors: Vector, freedom: float) -> Inference:
     """Wald tests and intervals: Student's with so many degrees of freedom, the normal distribution's where it is 0."""
+    from scipy.stats import norm, t  # takes a second to load, and only the end of a run asks for it
+
     law = t(freedom) if freedom else norm()
     with np.errstate(divide="ignore", invalid="ignore"):
         p_values = 2 * law.sf(np.abs(values / standard_errors))

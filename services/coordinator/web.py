@@ -49,7 +49,7 @@ from parley.services.coordinator.web_audit import AuditedPage
 from parley.services.coordinator.web_server import PageServer
 from parley.services.wire import metrics
 from parley.services.wire.audit import AuditTrail
-from parley.services.wire.coefficient_codec import figures_of, inference_of
+from parley.services.wire.coefficient_figures import figures_of, inference_of
 from parley.services.wire.configuration import ConfigInvalid
 from parley.services.wire.refusals import find
 from parley.services.wire.transport import PortTaken

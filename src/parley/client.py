@@ -18,7 +18,7 @@ from parley.contracts.run.v1 import run_pb2, run_service_pb2, run_service_pb2_gr
 from parley.links import Forecast
 from parley.protocols.tensor.codec import decode_tensor
 from parley.services.wire.certificates import load_identity
-from parley.services.wire.coefficient_codec import figures_of, inference_of
+from parley.services.wire.coefficient_figures import figures_of, inference_of
 from parley.services.wire.pages import text_pages
 from parley.services.wire.refusals import reason_of
 from parley.services.wire.transport import channel_credentials, channel_options

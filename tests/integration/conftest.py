@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from parley.local import LocalFederation
 from parley.splitting import split_dataset
+from parley.testing.federations import ForkedFederation
 
 PARTIES = ("bank", "shop", "telco", "grocer")
 
@@ -59,7 +59,7 @@ def federation(data, tmp_path_factory):
         for name in ("digits", "cancer", "few", "long")
     }
     labels |= dict.fromkeys(("uneven", "broken", "absent"), labels["digits"]) | {"unlike": labels["few"]}
-    local = LocalFederation(
+    local = ForkedFederation(
         tmp_path_factory.mktemp("federation"),
         {party: tables_of(data, party) for party in PARTIES},
         labels,

@@ -13,10 +13,10 @@ from sklearn.metrics import roc_auc_score
 from typer.testing import CliRunner
 
 from parley.cli import app
-from parley.local import LocalFederation
 from parley.numerics.streams import stream
 from parley.spec.parsing import parse_spec
 from parley.spec.rows import divide
+from parley.testing.federations import ForkedFederation
 
 CREDIT = Path(__file__).parents[3] / "shared" / "data" / "credit" / "uci_credit_card.csv.xz"
 HELD = {"bureau": (1, 6), "bank": (6, 12), "telco": (12, 24)}
@@ -62,7 +62,7 @@ def federation(pooled, tmp_path_factory):
     labels = write(folder / "labels.csv", ["id", "label"], [[key, int(row[-1])] for key, row in table.items()])
     policies = {party: {"coefficients": shared} for party, shared in SHARES.items()}
     coordinated = {"customers": {"path": labels}}
-    with LocalFederation(folder, tables, coordinated, policies=policies, ready_seconds=240) as local:
+    with ForkedFederation(folder, tables, coordinated, policies=policies, ready_seconds=240) as local:
         yield local
 
 

@@ -15,7 +15,6 @@ from sklearn.datasets import load_digits
 from parley.client import RequestRefused
 from parley.experiments.fedbio_parties import Given
 from parley.experiments.fedbio_parties import train as train_here
-from parley.local import LocalFederation
 from parley.numerics.few_shot import sample_task
 from parley.numerics.streams import stream
 from parley.party.fedbio import steps as party
@@ -24,6 +23,7 @@ from parley.party.fedbio.objectives import DataCleaning
 from parley.party.fedbio.role import settings_of
 from parley.protocols.fedbio.settings import FedbioSpec
 from parley.spec.parsing import parse_spec
+from parley.testing.federations import ForkedFederation
 
 HOSPITALS = ("north", "south", "east", "west")
 TRAINING, CHECKED, TEST, CLASSES = 200, 40, 60, 10
@@ -67,7 +67,7 @@ def federation(tmp_path_factory):
         unlabelled = {key: value for key, value in tables[name]["records"].items() if key != "label"}
         tables[name]["unlabelled"] = unlabelled
     policy = {"aggregations": ["pairwise", "two_tree", "plain"], "minimum_batch": 6, "minimum_evaluation": 6}
-    with LocalFederation(tmp_path_factory.mktemp("federation"), tables, {}, policy=policy) as local:
+    with ForkedFederation(tmp_path_factory.mktemp("federation"), tables, {}, policy=policy) as local:
         yield local
 
 

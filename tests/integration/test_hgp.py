@@ -17,7 +17,6 @@ from parley.contracts.run.v1 import run_pb2
 from parley.experiments import hgp_parties
 from parley.experiments.hgp_error import exact_solution
 from parley.experiments.synthetic_clients import synthetic_clients
-from parley.local import LocalFederation
 from parley.numerics.bilevel_costs import regularised_logistic, weighted_samples
 from parley.numerics.streams import stream
 from parley.party.hgp.schedule import SpecSchedule
@@ -26,6 +25,7 @@ from parley.protocols.hgp.settings import HgpSpec
 from parley.services.party.config import Policy
 from parley.spec.parsing import parse_spec
 from parley.spec.rows import divide
+from parley.testing.federations import ForkedFederation
 
 pytestmark = pytest.mark.timeout(600)  # thousands of steps between processes
 PARTIES = ("north", "east", "south")
@@ -61,7 +61,7 @@ def federation(tmp_path_factory):
         np.savez(digits, x=pixels, label=labels, ids=ids, columns=np.array([f"p{column}" for column in range(64)]))
         tables[party]["digits"] = {"path": str(digits), "label": "label", "label_path": str(digits)}
     policy = {"algorithms": ["hgp"]}
-    with LocalFederation(tmp_path_factory.mktemp("hgp-federation"), tables, {}, policy=policy) as local:
+    with ForkedFederation(tmp_path_factory.mktemp("hgp-federation"), tables, {}, policy=policy) as local:
         yield local
 
 

@@ -8,7 +8,7 @@ import time
 import httpx
 import pytest
 
-from parley.local import LocalFederation
+from parley.testing.federations import ForkedFederation
 
 DESCRIPTORS = 256
 """What the services may have open: fewer than the idle connections that come."""
@@ -22,7 +22,7 @@ def scarce(tmp_path_factory):
     (folder / "bank.csv").write_text("id,a\n1,2\n2,3\n")
     (folder / "labels.csv").write_text("id,label\n1,0\n2,1\n")
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    local = LocalFederation(
+    local = ForkedFederation(
         folder / "federation",
         {"bank": {"train": {"path": folder / "bank.csv"}}},
         {"train": {"path": folder / "labels.csv"}},

@@ -12,12 +12,12 @@ import yaml
 from safetensors.numpy import load
 
 from parley.contracts.run.v1 import run_pb2
-from parley.local import LocalFederation
 from parley.numerics.networks import links, out_neighbours
 from parley.numerics.push_sum import Mass, estimate, gather, initial_mass, split
 from parley.protocols.decentralised.messages import plan_of
 from parley.protocols.hgp.settings import HgpSpec
 from parley.spec.parsing import parse_spec
+from parley.testing.federations import ForkedFederation
 from tests.faults.relay import Relay, seeded_fates
 
 pytestmark = pytest.mark.timeout(600)  # thousands of steps between processes
@@ -36,7 +36,7 @@ def records(member):
     return draw.normal(loc=member, size=(ROWS, WIDTH)), draw.integers(0, 2, size=ROWS)
 
 
-class LossyFederation(LocalFederation):
+class LossyFederation(ForkedFederation):
     """A local federation in which everyone dials a party through its relay."""
 
     relays: dict[str, Relay]

@@ -9,7 +9,7 @@ import time
 import pytest
 import yaml
 
-from parley.local import LocalFederation
+from parley.testing.federations import ForkedFederation
 
 ENDED = 120.0
 """Ten processes that start at once on a small machine take their time."""
@@ -18,7 +18,7 @@ ENDED = 120.0
 @pytest.fixture
 def local(data, tmp_path):
     tables = {"bank": {"digits": {"path": data / "digits" / "bank.parquet"}}}
-    federation = LocalFederation(tmp_path, tables, {"digits": {"path": data / "digits" / "labels.parquet"}})
+    federation = ForkedFederation(tmp_path, tables, {"digits": {"path": data / "digits" / "labels.parquet"}})
     federation.write()
     return federation
 
