@@ -16,7 +16,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from hashlib import sha256
 
 import numpy as np
 from numpy.typing import NDArray
@@ -88,7 +87,7 @@ class RowNoise:
         event, width = self.event(rows.shape[1]), rows.shape[1]
         step = self.sigma(width) / STEPS
         tags = tag_records(key, dataset, ids, number_tags(rows))
-        permanent = PermanentNoise(key, tags, "\0".join([_fingerprint(key), *columns]))
+        permanent = PermanentNoise(key, tags, "\0".join([key.fingerprint, *columns]))
         purpose = f"features/{self.epsilon!r}/{self.delta!r}/{self.bound!r}"
         # the quotient may round up by 2^-52 of itself, which the headroom of `clipped` covers
         values = np.trunc(self.clipped(rows) / step)
@@ -97,8 +96,3 @@ class RowNoise:
             chosen = np.arange(first, min(first + at_once, len(rows)), dtype=np.int64)
             values[chosen] += rounded_gaussian().draw(permanent.words(purpose, "", 0, chosen, width))
         return NoisedRows(values * step, event, tags, permanent.draw_name(purpose))
-
-
-def _fingerprint(key: KeyedNoise) -> str:
-    """Tells keys apart: noise under a new key is another draw, which is charged on top."""
-    return sha256(b"parley.features.v1" + key.key).hexdigest()[:16]

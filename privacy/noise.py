@@ -93,6 +93,11 @@ class KeyedNoise:
     def __post_init__(self) -> None:
         _checked(self.key)
 
+    @property
+    def fingerprint(self) -> str:
+        """Tells keys apart: permanent noise under a new key is another draw, which is charged on top."""
+        return sha256(b"parley.features.v1" + self.key).hexdigest()[:16]
+
     def words(self, purpose: str, run: str, release: int, records: NDArray[np.int64], count: int) -> Words:
         """Return `count` words for each record (len(records)×count), a function of the arguments and the key alone.
 

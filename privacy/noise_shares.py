@@ -26,7 +26,7 @@ from scipy.special import ndtr
 
 from parley.privacy.accounting import GaussianSum
 from parley.privacy.gaussian import DISTANCE, STEPS, GridNoise, grid_noise
-from parley.privacy.noise import KeyedNoise
+from parley.privacy.noise import KeyedNoise, Words
 
 Vector = NDArray[np.float64]
 
@@ -72,9 +72,13 @@ class NoiseShare:
                 "`aggregation: {ring_bits: 64}`, a larger clip or more noise"
             )
 
+    def cut(self, contributions: Vector) -> Vector:
+        """Records' contributions, each number cut off towards 0 to the grid: none gets longer."""
+        return np.asarray(np.trunc(contributions / self.step) * self.step)
+
     def summed(self, contributions: Vector) -> Vector:
-        """The sum of records' contributions (records × size), each cut off towards 0 to the grid: none gets longer."""
-        return np.asarray(np.trunc(contributions / self.step).sum(axis=0) * self.step)
+        """The sum of records' contributions (records × size), each cut off to the grid."""
+        return np.asarray(self.cut(contributions).sum(axis=0))
 
     def on_grid(self, public: Vector) -> Vector:
         """Something that no record is in, rounded to the grid."""
@@ -84,7 +88,11 @@ class NoiseShare:
         """`value` with this party's share; the same call gives the same bytes, and another value other noise."""
         purpose = f"share/{self.scale!r}/{sha256(value.tobytes()).hexdigest()}"
         words = key.words(purpose, run, release, np.arange(value.size, dtype=np.int64), 1)[:, 0]
-        return np.asarray(value + discrete_gaussian(self.scale / self.step).draw(words) * self.step)
+        return np.asarray(value + self.draw(words).reshape(value.shape))
+
+    def draw(self, words: Words) -> Vector:
+        """A share for each of some random words."""
+        return np.asarray(discrete_gaussian(self.scale / self.step).draw(words) * self.step)
 
 
 def clipped(contributions: Vector, bound: float) -> Vector:

@@ -37,6 +37,9 @@ class AlgorithmSettings(Section):
     goes_on_without_parties: ClassVar[bool] = False
     """Whether a round may be summed without a lost party, so that a spec may ask for `recovery`."""
 
+    noises_sums: ClassVar[bool] = False
+    """Whether parties can noise what single rows add to sums, so that a spec may ask for `features: per_sum`."""
+
     validates: ClassVar[Literal["split", "always", "never"]] = "never"
     """Whether a run measures "validation" figures: on the rows of `split.validation`, always (the upper rows serve it),
     or never; one that never does cannot be stopped early."""
@@ -49,6 +52,11 @@ class AlgorithmSettings(Section):
     @property
     def tables(self) -> tuple[str, ...]:
         """Tables that the run reads besides each party's own."""
+        return ()
+
+    @property
+    def imports(self) -> tuple[str, ...]:
+        """Code of one's own that the run asks hosts to import, as `package.module:name`."""
         return ()
 
     @property

@@ -7,6 +7,8 @@ from pydantic import Field, model_validator
 
 from parley.spec.section import Section
 
+MOST_IN_TREES = 64
+"""Parties of two trees: looking for trees that do not leak takes longer and longer."""
 MOST_FRACTION_BITS = 52
 """A float64 of order 1 has no more digits after the point."""
 
@@ -23,11 +25,11 @@ class AggregationSpec(Section):
     ring has 32 bits): 40 or 16 at the limits that are taken if none is given."""
     limit: float | None = Field(default=None, gt=0)
     """Largest magnitude R of a summed value; 2^16 or 2^10 if left out."""
-    minimum_parties: int = Field(default=2, ge=1, le=64)
+    minimum_parties: int = Field(default=2, ge=1, le=1024)
     """A sum over fewer parties is never opened."""
     recovery: bool = False
     """Open a sum without the parties that are lost in the middle of it, and go on without them (pairwise)."""
-    threshold: int | None = Field(default=None, ge=2, le=64)
+    threshold: int | None = Field(default=None, ge=2, le=1024)
     """With `recovery`: how many parties must be left, t; the smallest that withstands one colluder if left out."""
 
     def needed(self, sampled: int, participants: int) -> int:
@@ -140,14 +142,28 @@ class LabelPrivacySpec(Section):
 class FeaturePrivacySpec(Section):
     """Differential privacy of each party's own rows, towards everybody else."""
 
-    kind: Literal["once", "none"] = "none"
-    """`once` noises each row one time, before anything is computed from it, for all runs; `none` noises none."""
+    kind: Literal["once", "per_sum", "none"] = "none"
+    """`once` noises each row one time, before anything is computed from it, for all runs; `per_sum` noises what a row
+    adds to each sum, and to each step of its party's model (BAMBI, gradient steps); `none` noises none."""
     epsilon: float = Field(default=8.0, gt=0, le=16)
-    """ε of one row of one party, for all runs at these settings together."""
+    """ε of one row of one party: for all runs at these settings together (`once`), or for one run (`per_sum`), where
+    every prediction with its model costs the predicted rows as much again."""
     delta: float = Field(default=1e-6, gt=0, lt=0.1)
     """δ that belongs to it."""
     bound: float = Field(default=1.0, gt=0, allow_inf_nan=False)
-    """R: a row (preprocessed, the columns of its view) that is longer is shortened to this Euclidean norm."""
+    """R: a row (preprocessed, the columns of its view) that is longer is shortened to this Euclidean norm; with
+    `per_sum`, what a row adds to a sum."""
+    step_bound: float = Field(default=1.0, gt=0, allow_inf_nan=False)
+    """`per_sum`: largest norm of what a row adds to a step of its party's model, before the division by the batch."""
+    honest: int = Field(default=2, ge=1, le=1024)
+    """`per_sum`: how many parties, each one itself among them, are trusted not to give their noise away; their noise
+    suffices. The parties' owners may trust fewer."""
+
+    @model_validator(mode="after")
+    def _fields_fit(self) -> Self:
+        if self.kind != "per_sum" and self.model_fields_set & {"step_bound", "honest"}:
+            raise ValueError("features.step_bound and features.honest are for `kind: per_sum`: leave them out")
+        return self
 
 
 class ProtectionSpec(Section):
@@ -173,6 +189,15 @@ class ProtectionSpec(Section):
             raise ValueError("a secure sum needs two parties; a run of one party must say `aggregation: {kind: plain}`")
         if aggregation.kind == "two_tree" and parties < 3:
             raise ValueError("two_tree needs three parties; two can use `kind: pairwise`")
+        if self.features.kind == "per_sum" and self.features.honest > parties:
+            raise ValueError(f"features.honest is {self.features.honest}, but `parties` lists {parties}")
+        if self.features.kind == "per_sum" and aggregation.kind == "plain" and self.features.honest > 1:
+            raise ValueError(
+                "features per_sum shares noise inside sums, and `aggregation: {kind: plain}` shows every addend with "
+                "its own share alone: take another kind, or write `honest: 1`"
+            )
+        if aggregation.kind == "two_tree" and parties > MOST_IN_TREES:
+            raise ValueError(f"two_tree sums up to {MOST_IN_TREES} parties; more can use `kind: pairwise`")
         if aggregation.minimum_parties > parties:
             raise ValueError(f"minimum_parties is {aggregation.minimum_parties}, but `parties` lists {parties}")
 

@@ -2,10 +2,11 @@
 
 from collections.abc import Generator, Mapping
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import TYPE_CHECKING, Literal, Protocol
 
 import numpy as np
 
+from parley.coordinator.bambi.levels import Level, LossLevel
 from parley.numerics.arrays import Array, Vector
 from parley.numerics.losses import Loss
 from parley.privacy.evaluations import Evaluation
@@ -13,6 +14,9 @@ from parley.protocols.bambi import batches
 from parley.protocols.bambi.messages import Ask, Outcome, Round
 from parley.protocols.bambi.settings import BambiSpec
 from parley.spec.rows import Rows, RowSets
+
+if TYPE_CHECKING:
+    from parley.coordinator.bambi.own_problem import OwnProblem
 
 
 class Labels(Protocol):
@@ -99,11 +103,18 @@ class Problem:
     checkpoint_every: int = 25
     evaluations: Mapping[str, Evaluation] = field(default_factory=dict)
     """The ways out for figures on true labels, by the set of rows; none where they stay with the label holder."""
+    own: "OwnProblem | None" = None
+    """The label holder's side of a problem of one's own; both levels are the loss where there is none."""
 
     @property
     def settings(self) -> BambiSpec:
         """The algorithm's settings."""
         return self.plan.settings
+
+    def level(self, name: Literal["lower", "upper"], k: int, rows: Rows, release: int) -> Level:
+        """The objective of a level on these rows, but for what parties add to it."""
+        target = self.labels.target(release, rows)
+        return LossLevel(self.loss, target) if self.own is None else self.own.level(name, k, rows, target, release)
 
 
 @dataclass(frozen=True)

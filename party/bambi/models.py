@@ -100,6 +100,16 @@ class EmbeddingModel(ABC):
         self._check(x_stack, a, dimensions=2)
         return self._forward_stack(self._tensors(x_stack), a)
 
+    def row_gradients(self, x: Tensor, a: Tensor, weights: Tensor) -> Tensor:
+        """∇_x ⟨T(x, a_i), w_i⟩ of each row i, B × p."""
+
+        def weighed(point: Tensor, row: Tensor, weight: Tensor) -> Tensor:
+            return (self._forward(self._tensors(point), row.unsqueeze(0))[0] * weight).sum()
+
+        self._check(x, a, dimensions=1)
+        gradients: Tensor = torch.func.vmap(torch.func.grad(weighed), in_dims=(None, 0, 0))(x.detach(), a, weights)
+        return gradients
+
     def state_dict(self, x: Tensor) -> dict[str, Tensor]:
         """Return x as named tensors, copied: what a safetensors file holds."""
         self._check_weights(x, dimensions=1)

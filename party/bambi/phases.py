@@ -87,6 +87,8 @@ class UpperAsked(NamedTuple):
     """s_m of the upper batch, with its graph to x."""
     weights: Tensor
     """x as the graph's leaf."""
+    a: Tensor
+    """The features of the batch."""
 
 
 class Differentiated(NamedTuple):

@@ -1,6 +1,7 @@
 """BAMBI behind a party's session."""
 
 from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import replace
 from math import ceil
 
 import numpy as np
@@ -12,7 +13,9 @@ from torch import Tensor
 import parley.party.bambi.steps as bambi
 from parley.numerics.arrays import Array
 from parley.numerics.optimisers import Moments
+from parley.numerics.problem_errors import ProblemImportRefused, ProblemMisshapen, ProblemNotFinite
 from parley.numerics.streams import stream
+from parley.party.bambi.export import exported
 from parley.party.bambi.local_role import LocalRole, training_loss
 from parley.party.bambi.local_rounds import LocalBlock
 from parley.party.bambi.lower_system import IllConditioned
@@ -24,6 +27,8 @@ from parley.party.bambi.models import (
     UnknownModel,
     build_model,
 )
+from parley.party.bambi.own_block import load_block
+from parley.party.bambi.row_privacy import RoundNotDue, noised_batches, noised_predictions
 from parley.party.roles import (
     Begun,
     CheckpointMissing,
@@ -36,6 +41,8 @@ from parley.party.roles import (
     scalar,
 )
 from parley.privacy.coefficients import Coefficient
+from parley.privacy.noise import EpsilonOutOfRange
+from parley.privacy.noise_shares import GridTooFine
 from parley.privacy.release import Addend, Release
 from parley.protocols.bambi.codec import PROTOCOL, encode_contribution
 from parley.protocols.bambi.messages import Ask, Outcome, RowsForward, is_summed
@@ -45,6 +52,7 @@ from parley.protocols.rounds import Checkpoint, Finish
 from parley.protocols.tensor.codec import Blobs
 from parley.spec.rows import RowSets, divide
 from parley.spec.run import RunSpec
+from parley.tables.rows import LocalRows
 
 _TYPES = {"float32": torch.float32, "float64": torch.float64}
 Instruction = tuple[Outcome | None, Ask]
@@ -69,7 +77,8 @@ class BambiRole:
         if outcome is not None:
             state = bambi.apply(self.block, state, outcome)
         if is_summed(ask):
-            return Plan(*bambi.contribute(self.block, state, ask))
+            state, draft = bambi.contribute(self.block, state, ask)
+            return Plan(state, draft, row_sums=bambi.sums_of_row(state))
         return Plan(state, checkpoint=ask.k if isinstance(ask, Checkpoint) else None, finished=isinstance(ask, Finish))
 
     def can_prefetch(self, state: bambi.State) -> bool:
@@ -131,6 +140,11 @@ def role(begun: Begun) -> BambiRole | LocalRole:
     """The role in a session that trains."""
     spec, settings = begun.spec, begun.spec.settings(BambiSpec)
     block = block_of(begun, divide(spec.split, len(begun.opened.table), stream(spec.seed, "split")))
+    if spec.privacy.features.kind == "per_sum":
+        noised = noised_batches(begun.opened, block.model, begun.outputs)
+        noised.rehearse()
+        noised.trained.releases.open()
+        block = replace(block, noised=noised)
     if settings.hypergradient != "local":
         return BambiRole(block)
     return LocalRole(LocalBlock(block, training_loss(settings.loss, begun.outputs, spec.privacy.labels)))
@@ -139,7 +153,10 @@ def role(begun: Begun) -> BambiRole | LocalRole:
 def predictor(begun: Begun, trained: SavedModel) -> BambiRole:
     """The role in a session that predicts."""
     nothing: NDArray[np.int64] = np.empty(0, dtype=np.int64)
-    return BambiRole(block_of(begun, RowSets(nothing, nothing, nothing)), trained)
+    block = block_of(begun, RowSets(nothing, nothing, nothing))
+    if begun.spec.privacy.features.kind == "per_sum":
+        block = replace(block, noised=noised_predictions(begun))
+    return BambiRole(block, trained)
 
 
 def block_of(begun: Begun, rows: RowSets) -> bambi.Block:
@@ -153,6 +170,10 @@ def model_of(opened: Opened) -> EmbeddingModel:
     """The embedding network that the run gives to this party."""
     train, dtype = opened.spec.settings(BambiSpec), _TYPES[opened.spec.dtype]
     features = len(opened.table.columns) + _has_intercept(opened)
+    own = train.own.party_side if train.own is not None else None
+    if own is not None:
+        columns, intercept = len(opened.table.columns), _has_intercept(opened)
+        return load_block(own.path, own.options, columns, dtype, opened.model_imports, intercept=intercept)
     if not train.embeds:
         return build_model("identity", features, features, dtype=dtype)
     return build_model(
@@ -168,21 +189,32 @@ def model_of(opened: Opened) -> EmbeddingModel:
     )
 
 
-def features_of(opened: Opened) -> Array:
+def features_of(opened: Opened) -> Array | LocalRows:
     """The party's features, with a column of ones where it carries the intercept."""
+    ones = _has_intercept(opened) and not opened.spec.settings(BambiSpec).embeds
+    if opened.table.files is not None:
+        return LocalRows(opened.table.features, opened.spec.dtype, ones=ones)
     features = np.ascontiguousarray(opened.table.features, dtype=opened.spec.dtype)
-    return np.append(features, np.ones_like(features[:, :1]), axis=1) if _has_intercept(opened) else features
+    return np.append(features, np.ones_like(features[:, :1]), axis=1) if ones else features
 
 
 def _has_intercept(opened: Opened) -> bool:
     train = opened.spec.settings(BambiSpec)
-    return train.intercept and not train.embeds and opened.index == 0
+    linear = not train.embeds or train.model.kind == "identity"  # a block of one's own has the column behind it
+    return train.intercept and linear and opened.index == 0
 
 
 def accept(opened: Opened) -> Offer:
     """p_m of this party."""
-    covered = None if opened.predicts else coverage(opened)
-    return Offer(bambi.upper_size(opened.spec.settings(BambiSpec), model_of(opened)), coverage=covered)
+    model, features = model_of(opened), opened.spec.privacy.features
+    size = bambi.upper_size(opened.spec.settings(BambiSpec), model)
+    if opened.predicts or features.kind != "per_sum":
+        return Offer(size, coverage=None if opened.predicts else coverage(opened))
+    noised = noised_batches(opened, model, 1)
+    noised.rehearse()
+    spends = f"a row costs ε = {noised.trained.releases.epsilon:.3g} at δ = {features.delta:g} over the run"
+    covered = replace(coverage(opened), exact=False, honest=features.honest)
+    return Offer(size, (spends,), covered)
 
 
 def coverage(opened: Opened) -> Coverage:
@@ -197,7 +229,8 @@ def coverage(opened: Opened) -> Coverage:
     upper = min(train.upper.batch or len(sets.upper), len(sets.upper))
     shares = lower / len(sets.lower), upper / len(sets.upper)
     sums = lower_sums(train) * shares[0] + train.upper.steps * shares[1]
-    linear = not train.embeds or train.model.kind == "linear"
+    # a block of one's own may be linear in its columns: it counts as if it were
+    linear = not train.embeds or train.model.kind in ("linear", "identity")
     return Coverage(
         rows=len(sets.trained),
         batch=min(lower, upper),
@@ -275,7 +308,11 @@ ALGORITHM = PartyAlgorithm(
     accept,
     role,
     predictor=predictor,
+    rows_asked=lambda first, count: (None, RowsForward("all", first, count)),
     refusals={
+        RoundNotDue: Refusal("FAILED_PRECONDITION", "ROUND_MISMATCH"),
+        EpsilonOutOfRange: Refusal("INVALID_ARGUMENT", "SPEC_INVALID"),
+        GridTooFine: Refusal("INVALID_ARGUMENT", "SPEC_INVALID"),
         bambi.OutcomeUnexpected: Refusal("FAILED_PRECONDITION", "ROUND_MISMATCH"),
         bambi.OutcomeMisshapen: Refusal("INVALID_ARGUMENT", "MESSAGE_INVALID"),
         IllConditioned: Refusal("OUT_OF_RANGE", "ILL_CONDITIONED"),
@@ -283,7 +320,12 @@ ALGORITHM = PartyAlgorithm(
         UnknownModel: Refusal("INVALID_ARGUMENT", "SPEC_INVALID"),
         InvalidModelSize: Refusal("INVALID_ARGUMENT", "SPEC_INVALID"),
         ModelImportRefused: Refusal("PERMISSION_DENIED", "POLICY_REFUSED"),
+        ProblemImportRefused: Refusal("PERMISSION_DENIED", "POLICY_REFUSED"),
+        ProblemMisshapen: Refusal("INVALID_ARGUMENT", "PROBLEM_REFUSED"),
+        ProblemNotFinite: Refusal("OUT_OF_RANGE", "PROBLEM_REFUSED"),
     },
     training_rows=training_rows,
     coefficients=coefficients,
+    exported=exported,
+    maps_rows="always",
 )

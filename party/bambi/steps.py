@@ -20,6 +20,7 @@ torch holds what a network is differentiated by: x and what follows from it. Wha
 of a few kilobytes an operation of torch takes longer than the arithmetic.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -34,6 +35,7 @@ from parley.numerics.optimisers import Moments, clipped, descend, move, schedule
 from parley.numerics.streams import directions, stream
 from parley.party.bambi.lower_system import LowerBatch, Solve
 from parley.party.bambi.models import EmbeddingModel
+from parley.party.bambi.own_block import OwnBlock
 from parley.party.bambi.phases import (
     AdjointSystem,
     ConfirmationAsked,
@@ -51,6 +53,8 @@ from parley.party.bambi.phases import (
     Solving,
     UpperAsked,
 )
+from parley.party.bambi.row_privacy import NoisedBatches, NoisedPredictions, RoundName, model_digest
+from parley.privacy.row_sums import in_parts
 from parley.protocols.bambi.batches import lower_rows, upper_rows
 from parley.protocols.bambi.messages import (
     Ask,
@@ -66,6 +70,7 @@ from parley.protocols.bambi.messages import (
 )
 from parley.protocols.bambi.settings import BambiSpec
 from parley.spec.rows import RowSets
+from parley.tables.rows import LocalRows
 
 READY = Ready()
 
@@ -84,7 +89,7 @@ class Block:
 
     settings: BambiSpec
     model: EmbeddingModel
-    features: Array
+    features: Array | LocalRows
     rows: RowSets
     seed: int
     index: int
@@ -93,6 +98,8 @@ class Block:
     """p_m of every party; public, so that joint directions can be drawn by each."""
     outputs: int
     """Columns of h: classes, or 1."""
+    noised: NoisedBatches | NoisedPredictions | None = None
+    """Where rows have a bound of their own in each sum."""
 
     @property
     def has_direct_term(self) -> bool:
@@ -203,8 +210,16 @@ def contribute(block: Block, state: State, ask: Ask) -> tuple[State, Vector]:
             span = slice(first, first + count)
             rows = span if name == "all" else getattr(block.rows, name)[span]
             h = predict(block.model, state.x, state.y, block.features[rows], block.has_direct_term)
+            if block.noised is not None:
+                model = model_digest(state.x.numpy(), state.y)
+                h = block.noised.looked_at(h.reshape(-1, block.outputs), name, first, model)
             return state._replace(phase=READY), h
     return state, np.empty(0)
+
+
+def sums_of_row(state: State) -> int:
+    """How many sums of each row the last contribution holds: one for every trajectory."""
+    return len(state.phase.trajectories) if isinstance(state.phase, DescentAsked) else 1
 
 
 def predict(model: EmbeddingModel, x: Tensor, y: Array, features: Array, embeds: bool) -> Vector:
@@ -226,7 +241,14 @@ def _descent_forward(block: Block, state: State, ask: LowerForward) -> tuple[Sta
         case _:
             raise _out_of_step(ask, state)
     phase = DescentAsked(trajectories, moments, points, directions, current, newest=current)
-    return state._replace(phase=phase), _flat(current.s @ trajectories)
+    return state._replace(phase=phase), _addend(block, current.s @ trajectories, ("lower", ask.k, ask.t))
+
+
+def _addend(block: Block, h: Array, name: RoundName) -> Vector:
+    """h_m of the batch of a round, as it goes into the sum."""
+    if not isinstance(block.noised, NoisedBatches):
+        return _flat(h)
+    return block.noised.addend(h, name)
 
 
 def next_lower_batch(block: Block, state: State) -> LowerForward | None:
@@ -252,7 +274,8 @@ def _begin_iteration(block: Block, state: State, k: int) -> tuple[Array, Tensor,
     copies = block.settings.trajectories if 1 <= k <= block.settings.upper.steps else 1
     points, u = state.x, state.x.new_empty((0, len(state.x)))
     if copies > 1:
-        drawn = directions(block.seed, k, zeroth.directions, sum(block.upper_sizes), zeroth.kind)
+        size = sum(block.upper_sizes)  # none where only the label holder has upper variables
+        drawn = directions(block.seed, k, zeroth.directions, size, zeroth.kind) if size else np.empty((copies - 1, 0))
         u = torch.from_numpy(np.ascontiguousarray(drawn[:, block.span])).to(state.x.dtype)
         points = torch.cat([state.x.unsqueeze(0), state.x + zeroth.smoothing * u])
     return np.repeat(state.y[None], copies, axis=0), points, u
@@ -275,6 +298,8 @@ def _lower_embedding(block: Block, points: Tensor, ask: LowerForward) -> Array:
 
 def regulariser(block: Block, x: Tensor) -> Array | float:
     """Coefficient of ‖y‖²: γ, or exp(x) for each party or feature; broadcasts against y (and stacks of it)."""
+    if isinstance(block.model, OwnBlock):
+        return block.model.penalties(x, block.settings.regularisation)
     return block.settings.regularisation if block.has_direct_term else np.exp(x.numpy())[..., None]
 
 
@@ -296,7 +321,7 @@ def _lower_step(block: Block, phase: DescentAsked, theta: Array) -> tuple[Array,
     Differs from the paper: ŷ^j is updated at ŷ^j (the printed line steps from y, which loses all but one step).
     """
     (ask, s), y = phase.current, phase.trajectories
-    gradient = s.swapaxes(1, 2) @ theta
+    gradient = _data_gradient(block, s, theta, ask)
     gradient += 2 * regulariser(block, phase.points) * y
     optimiser = block.settings.lower.optimiser
     if optimiser.clip is not None:
@@ -306,6 +331,22 @@ def _lower_step(block: Block, phase: DescentAsked, theta: Array) -> tuple[Array,
     if optimiser.kind == "sgd" and not optimiser.momentum:  # nothing to remember
         return y - size * gradient, phase.moments
     return move(y, gradient, phase.moments, optimiser, size)
+
+
+def _data_gradient(block: Block, s: Array, theta: Array, ask: LowerForward) -> Array:
+    """sᵀθ of every trajectory; where rows have a bound each is shortened by itself, and the sum is noised."""
+    if not isinstance(block.noised, NoisedBatches):
+        return np.asarray(s.swapaxes(1, 2) @ theta)
+    copies, batch, width = s.shape
+    size = copies * width * block.outputs
+
+    def parts() -> Iterator[Vector]:
+        for some in in_parts(batch, size):
+            each = np.einsum("jie,jic->ijec", s[:, some], theta[:, some], dtype=np.float64)
+            yield each.reshape(len(each), size)
+
+    noised = block.noised.step(parts(), batch, ("lower", ask.k, ask.t))
+    return np.asarray(noised.reshape(copies, width, block.outputs).astype(s.dtype))
 
 
 def _upper_forward(block: Block, state: State, ask: UpperForward) -> tuple[State, Vector]:
@@ -323,22 +364,47 @@ def _upper_forward(block: Block, state: State, ask: UpperForward) -> tuple[State
     a = torch.from_numpy(block.features[upper_rows(block.settings, block.rows, block.seed, ask.k)])
     weights = state.x.detach().clone().requires_grad_(block.has_direct_term)
     s = block.model.apply(weights, a) if block.has_direct_term else a
-    return state._replace(phase=UpperAsked(ask.k, lower, s, weights)), _flat(s.detach().numpy() @ state.y)
+    asked = UpperAsked(ask.k, lower, s, weights, a)
+    return state._replace(phase=asked), _addend(block, s.detach().numpy() @ state.y, ("upper", ask.k, 0))
 
 
 def _upper_gradient(block: Block, state: State, phase: UpperAsked, vartheta: Array) -> State:
     """∇_x f directly and ∇_{y_m} f, from ϑ (lines 21–23)."""
     vartheta = _received(vartheta, block, (len(phase.s), block.outputs))
-    gradient = phase.s.detach().numpy().T @ vartheta
-    direct = torch.zeros_like(state.x)
-    if phase.s.requires_grad:  # not where the features are the embedding
-        (direct,) = torch.autograd.grad(phase.s, phase.weights, torch.from_numpy(vartheta @ state.y.T))
+    direct, gradient = _upper_gradients(block, state, phase, vartheta)
+    if isinstance(block.model, OwnBlock):
+        direct = direct + block.model.upper_gradient(state.x)
     if isinstance(phase.lower, Ready):
         return _joint_step(block, state, phase.k, direct, gradient)
     if block.settings.hypergradient == "zeroth_order_local" and isinstance(phase.lower, Descended):
         shares = _directional_shares(block, phase.lower.trajectories, gradient)
         return _zeroth_order_step(block, state, phase.k, phase.lower.directions, direct, shares)
     return state._replace(phase=Differentiated(phase.lower, direct, gradient))
+
+
+def _upper_gradients(block: Block, state: State, phase: UpperAsked, vartheta: Array) -> tuple[Tensor, Array]:
+    """∇_x f directly and ∇_{y_m} f; where rows have a bound each is shortened by itself, and the sums are noised."""
+    s, factors = phase.s.detach().numpy(), vartheta @ state.y.T
+    if not isinstance(block.noised, NoisedBatches):
+        direct = torch.zeros_like(state.x)
+        if phase.s.requires_grad:  # not where the features are the embedding
+            (direct,) = torch.autograd.grad(phase.s, phase.weights, torch.from_numpy(factors))
+        return direct, s.T @ vartheta
+    upper = len(state.x) if phase.s.requires_grad else 0
+
+    def parts() -> Iterator[Vector]:
+        for some in in_parts(len(s), upper + s.shape[1] * block.outputs):
+            each = np.einsum("ie,ic->iec", s[some], vartheta[some], dtype=np.float64).reshape(len(s[some]), -1)
+            if upper:
+                own = block.model.row_gradients(state.x, phase.a[some], torch.from_numpy(factors[some]))
+                each = np.hstack([own.double().numpy(), each])
+            yield each
+
+    noised = block.noised.step(parts(), len(s), ("upper", phase.k, 0))
+    direct = torch.zeros_like(state.x)
+    if upper:
+        direct = torch.from_numpy(noised[:upper]).to(state.x.dtype)
+    return direct, noised[upper:].reshape(s.shape[1], block.outputs).astype(s.dtype)
 
 
 def _directional_forward(block: Block, state: State, ask: DirectionalForward) -> tuple[State, Vector]:
@@ -461,6 +527,12 @@ def _implicit_step(
         s = block.model.apply(x, torch.from_numpy(block.features[rows]))
         factors = torch.from_numpy(system.theta @ v.T + c @ state.y.T)
         (cross,) = torch.autograd.grad(s, x, factors) if s.requires_grad else (torch.zeros_like(x),)
+        if isinstance(block.model, OwnBlock):
+            penalty = block.model.penalty(x, block.settings.regularisation)
+            if penalty.requires_grad:
+                cross = (
+                    cross + torch.autograd.grad(penalty, x, torch.from_numpy(2 * state.y * v).sum(1, keepdim=True))[0]
+                )
         clip = block.settings.implicit.adjoint_clip
         if clip is not None and len(rows) < len(block.rows.lower):
             # On a batch with fewer rows than y has weights, v is large where the batch says nothing.

@@ -262,7 +262,7 @@ def accept(opened: Opened) -> Offer:
         return Offer(size, coverage=coverage(opened, task))
     party.releases.rehearse()
     spends = f"one record costs ε = {party.releases.epsilon:.3g} at δ = {party.releases.terms.delta:g} over the run"
-    return Offer(size, (spends,), replace(coverage(opened, task), exact=False))
+    return Offer(size, (spends,), replace(coverage(opened, task), exact=False, honest=party.averages.honest))
 
 
 def coverage(opened: Opened, task: TableTask) -> Coverage:
@@ -271,13 +271,16 @@ def coverage(opened: Opened, task: TableTask) -> Coverage:
     lower, upper = min(train.batch, objective.lower_rows), min(train.checked_batch, objective.upper_rows)
     phases = 2 if train.has_momenta else 1
     share = min(1.0, train.local_steps * lower / objective.lower_rows)
+    # Of two seeds' batches at one point, each of more than half of the rows, most of what is summed is the same.
+    drawn = 2 * lower <= objective.lower_rows and 2 * upper <= objective.upper_rows
     return Coverage(
         rows=len(opened.table),
         batch=min(lower, upper) * each,
         sums=ceil(phases * train.rounds * share),
         evaluated=min(objective.upper_rows * each, task.test_rows or objective.upper_rows * each),
         share=share,
-        own_batches=lower < objective.lower_rows,
+        own_batches=drawn,
+        seeded=drawn or task.starts_by_seed,
     )
 
 

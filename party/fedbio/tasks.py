@@ -55,6 +55,10 @@ class TableTask(Task, Protocol):
     def test_rows(self) -> int:
         """Rows that the model is judged on besides the checked ones; 0 for none."""
 
+    @property
+    def starts_by_seed(self) -> bool:
+        """Whether the first model is drawn by the seed."""
+
 
 def task_of(opened: Opened) -> TableTask:
     """The task of a run at this party."""
@@ -74,6 +78,11 @@ class Cleaning:
     """Of all rows: training, checked, then test; those of another table carry its name."""
     rows_of_sample: int = 1
     """A batch is of rows."""
+
+    @property
+    def starts_by_seed(self) -> bool:
+        """Networks are drawn; softmax regression starts at zero."""
+        return len(self.objective.widths) > 2
 
     @property
     def test_rows(self) -> int:
@@ -113,6 +122,8 @@ class Representation:
     """Images of a task's smaller part: those to learn from, or those to judge by."""
     test_rows: int = 0
     """Tasks are judged by images of their own."""
+    starts_by_seed: bool = True
+    """The backbone is drawn."""
 
     def start(self, generator: np.random.Generator) -> tuple[Vector, Vector]:
         """The same backbone at all parties; heads of zeros."""

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from parley.services.party.config import Policy
 from parley.services.party.exposure_tables import (
+    ANY_SEED,
     HISTORY,
     Exposure,
     RowHashes,
@@ -61,6 +62,8 @@ class Asked:
     """Foretold for the whole run."""
     own_batches: bool
     """Whether a salt changes what is summed."""
+    further: tuple["Asked", ...] = ()
+    """The same of other tables that it reads, such as checked rows; their sums are those of the run's own."""
 
 
 def difference(new: Exposure, old: Exposure) -> str | None:
@@ -68,17 +71,18 @@ def difference(new: Exposure, old: Exposure) -> str | None:
 
     Where blocks are linear, sums determine A·Aᵀ whatever the seed was: two runs that differ by a column or by a party
     differ by that column, or by that party's Gram matrix. Elsewhere the first sums of two runs with one seed are of the
-    same values, and differ by a whole party.
+    same values, and differ by a whole party; so do those with any seed where it changes little of what is summed.
     """
     if not (new.exact and old.exact) or new.table != old.table:
         return None
-    same_seed, linear = new.seed == old.seed, new.rank is not None and old.rank is not None
+    same_seed = new.seed == old.seed or ANY_SEED in (new.seed, old.seed)
+    linear = new.rank is not None and old.rank is not None
     if new.columns != old.columns and (same_seed or linear):
         return "other columns of the same rows"
     if new.partners != old.partners and (same_seed or linear):
         return "other partners over the same rows"
     if new.layout == "horizontal" and new.rows_digest != old.rows_digest and same_seed:
-        return "some of the same rows, with the same seed"
+        return "some of the same rows" + (", with the same seed" if new.seed == old.seed else "")
     return None
 
 
@@ -112,11 +116,12 @@ class Register:
         """Review once more and write the entry, in one transaction; a run that goes on finds its own."""
         with self._named(), write_transaction(self._engine) as connection:
             reviewed = _reviewed(connection, asked, policy)
-            if _own(_entries(connection), asked.exposure) is None:
-                _keep_rows(connection, asked)
-                number = connection.scalar(sa.select(sa.func.coalesce(sa.func.max(entries_table.c.number), 0))) or 0
-                entry = replace(asked.exposure, salt=reviewed.salt, time=self._clock().isoformat(timespec="seconds"))
-                connection.execute(entries_table.insert().values(number=number + 1, **entry.record()))
+            for each in (*asked.further, asked):
+                if _own(_entries(connection), each.exposure) is None:
+                    _keep_rows(connection, each)
+                    number = connection.scalar(sa.select(sa.func.coalesce(sa.func.max(entries_table.c.number), 0))) or 0
+                    entry = replace(each.exposure, salt=reviewed.salt, time=self._clock().isoformat(timespec="seconds"))
+                    connection.execute(entries_table.insert().values(number=number + 1, **entry.record()))
             return reviewed
 
     def counter(self, run_id: str, policy: Policy, block: int = BLOCK) -> "SumCounter":
@@ -191,11 +196,12 @@ def _reviewed(connection: sa.Connection, asked: Asked, policy: Policy) -> Review
     new, entries = asked.exposure, _entries(connection)
     own = _own(entries, new)
     _check_same_run(entries, new)
-    if own is None:
-        _check_runs(entries, new, policy)
-    if own is None and policy.mixing == "refuse":
-        _check_mixing(connection, entries, asked)
-    salt = own.salt if own is not None else _salted(connection, entries, asked, policy)
+    for each in (*asked.further, asked):
+        if _own(entries, each.exposure) is None:
+            _check_runs(entries, each.exposure, policy)
+            if policy.mixing == "refuse":
+                _check_mixing(connection, entries, each)
+    salt = own.salt if own is not None else _salt(connection, entries, asked, policy)
     before = _sums_per_row(connection, entries, own or new, policy, row_hashes(asked.ids) if own is None else None)
     return Reviewed(salt, _check_sums(own or new, before, asked.sums_per_row, policy))
 
@@ -234,6 +240,12 @@ def _check_mixing(connection: sa.Connection, entries: Iterable[Exposure], asked:
         )
 
 
+def _salt(connection: sa.Connection, entries: list[Exposure], asked: Asked, policy: Policy) -> str:
+    """What makes the batches of a run its own, if one of the tables that it reads needs it."""
+    salts = [_salted(connection, entries, each, policy) for each in (asked, *asked.further)]
+    return next((salt for salt in salts if salt), "")
+
+
 def _salted(connection: sa.Connection, entries: Iterable[Exposure], asked: Asked, policy: Policy) -> str:
     """What makes the run's batches its own; refused where the policy says so, or where batches do not matter."""
     if policy.differencing == "allow":
@@ -255,6 +267,8 @@ def _salted(connection: sa.Connection, entries: Iterable[Exposure], asked: Asked
 def _sentence(asked: Asked, old: Exposure, how: str, chosen: Literal["refuse", "salt", "allow"]) -> str:
     needs_owner = asked.exposure.rank is not None and old.rank is not None
     remedy = "train with the same columns and partners" if needs_owner else "choose another seed"
+    if not needs_owner and ANY_SEED in (asked.exposure.seed, old.seed):
+        remedy = "keep rows, columns and partners as they were, or take batches of less than half of the rows in both"
     salted = ", and a salt changes nothing where this party draws no batches of its own" if chosen == "salt" else ""
     return (
         f"its sums could be subtracted from those of run {old.run_id} ({how}){salted}: {remedy}, or let the owner set "
@@ -317,7 +331,7 @@ def _own(entries: Iterable[Exposure], new: Exposure) -> Exposure | None:
 
 
 def _newest(entries: list[Exposure], run_id: str) -> Exposure | None:
-    return next((old for old in reversed(entries) if old.run_id == run_id), None)
+    return next((old for old in reversed(entries) if old.run_id == run_id and old.share), None)
 
 
 def _entries(connection: sa.Connection) -> list[Exposure]:

@@ -12,6 +12,8 @@ import sqlalchemy as sa
 from numpy.typing import NDArray
 
 from parley.storage.migrations import History
+from parley.tables.identities import canonical
+from parley.tables.rows import pieces
 
 RowHashes = NDArray[np.uint64]
 metadata = sa.MetaData()
@@ -44,6 +46,8 @@ entries_table = sa.Table(
     sa.Column("sums", sa.BigInteger, nullable=False),
     sa.Column("salt", sa.Text, nullable=False),
 )
+ANY_SEED = -1
+"""Stands for the seed of a run whose sums are nearly the same whatever its seed is."""
 HISTORY = History("exposure", metadata, Path(__file__).parent / "exposure_revisions", newest="0001")
 
 
@@ -67,13 +71,14 @@ class Exposure:
     partners: tuple[str, ...]
     """All parties of the run, in alphabetical order."""
     seed: int
+    """ANY_SEED where another one changes little."""
     spec_digest: str
     exact: bool
     """Whether the sums hold no noise of this party's own."""
     rank: int | None = None
     """Sums that determine the span of the columns; None where the party's block is not linear."""
     share: float = 1.0
-    """Of the rows, the part that one sum is about."""
+    """Of the rows, the part that one sum is about; 0 for a table that the run reads beside its own."""
     sums: int = 0
     """Sums that were counted for the run; while it goes on, up to a block more than have left."""
     salt: str = ""
@@ -138,6 +143,13 @@ def from_record(record: sa.Row[Any]) -> Exposure:
 
 
 def row_hashes(ids: NDArray[np.str_]) -> RowHashes:
-    """Eight bytes for each id, sorted: enough to see whether two sets of rows have one in common."""
-    digests = b"".join(hashlib.blake2b(str(each).encode(), digest_size=8).digest() for each in ids.tolist())
-    return np.sort(np.frombuffer(digests, "<u8"))
+    """Eight bytes for each id, sorted: enough to see whether two sets of rows have one in common.
+
+    An aligned table has its ids in their canonical spelling, the same table by itself as its file spells them.
+    """
+    hashes = np.empty(len(ids), "<u8")
+    for rows in pieces(len(ids)):
+        spelt = (canonical(str(each)).encode() for each in ids[rows].tolist())
+        hashes[rows] = np.frombuffer(b"".join(hashlib.blake2b(each, digest_size=8).digest() for each in spelt), "<u8")
+    hashes.sort()
+    return hashes

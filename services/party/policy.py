@@ -129,6 +129,11 @@ def _of_rows(policy: Policy, spec: RunSpec, index: int, covered: Coverage) -> It
             f"values of table {table} would leave without noise, and `features.required` is on: write "
             f"`privacy: {{features: {{kind: once, epsilon: …, bound: …}}}}`, ε up to {policy.features.epsilon:g}"
         )
+    if not covered.exact and covered.honest > policy.features.honest:
+        yield (
+            f"the noise of {covered.honest} parties is needed, and `features.honest`, {policy.features.honest}, is how "
+            "many (this one among them) are trusted to keep theirs: lower `honest` in the spec, which adds noise"
+        )
     allowed = None if policy.exact_sums is None else policy.exact_sums.get(spec.train.algorithm, ())
     if covered.exact and allowed is not None and table not in allowed:
         yield f"`exact_sums` does not let {spec.train.algorithm} see sums of table {table} without noise"

@@ -4,10 +4,13 @@ import json
 from collections.abc import Sequence
 from typing import Literal
 
+import numpy as np
+from numpy.typing import NDArray
+
 from parley.services.party.row_noise import RowProtection
 from parley.services.party.tables import TableStore
 from parley.tables.digests import labels_digest, table_digest
-from parley.tables.loading import Labels, Table
+from parley.tables.loading import Labels, Table, row_digest
 
 
 class DataChanged(RuntimeError):
@@ -21,6 +24,8 @@ class DigestingTables:
         """`table` is the run's own, which is read and protected already; `rows` protects those of any other."""
         self._tables, self.rows = tables, rows
         self.digests = {f"table {table.name}": table_digest(table)}
+        self.further: dict[str, tuple[NDArray[np.str_], str]] = {}
+        """Ids of the rows of every other table, and their digest."""
 
     def labels(
         self, name: str, classes: Sequence[str] | None = None, kind: Literal["classes", "real"] = "classes"
@@ -34,6 +39,8 @@ class DigestingTables:
         """A table with the columns of another, and under its scaling."""
         table = self.rows.protect(self._tables.load_like(name, other))
         self._note(f"table {name}", table_digest(table))
+        if name != other.name:
+            self.further[name] = table.ids, row_digest(table)
         return table
 
     def _note(self, what: str, digest: str) -> None:

@@ -27,6 +27,7 @@ def explained(config: "PartyConfig") -> Iterator[str]:
         yield f"sums without noise: {'; '.join(allowed) or 'none'}"
     rows, must = policy.features, "must noise rows" if policy.features.required else "may noise rows"
     yield f"a run {must} (`privacy.features`); all of them together cost a row at most ε = {rows.epsilon:g}"
+    yield f"noise that parties share inside sums may rely on {rows.honest} of them, this one too (`features.honest`)"
     bound = {
         "columns": "of a linear block fewer exact sums of a row than tell its columns",
         "unbounded": "sums of a row unbounded",

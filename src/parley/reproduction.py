@@ -39,7 +39,8 @@ EXPERIMENTS = {
     "ldp-dsbo-synthetic": "LDP-DSBO: accuracy under local privacy, against MA-DSBO",
     "fedbio-quadratic": "FedBiO: distance to a known solution",
     "fedbio-cleaning": "FedBiO: data cleaning with wrong labels",
-    "features-privacy": "Noise on rows (`privacy.features: once`): accuracy against ε on UCI credit and digits",
+    "credit": "Default of card holders: AUC of three organisations' models against pooled ones, and by label privacy",
+    "features-privacy": "Noise on rows and in sums (`privacy.features`): accuracy against ε on UCI credit and digits",
     "fedbio-omniglot": "FedBiO-Local: a representation of characters for few-shot tasks",
 }
 """What each experiment shows."""

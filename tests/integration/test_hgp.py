@@ -275,8 +275,8 @@ def test_robust_delivery_over_links_that_lose_nothing_gives_the_same_hyper_gradi
 
 
 def test_a_party_that_is_stopped_for_seconds_delays_a_robust_run_and_changes_no_figure(client, federation):
-    inner = {"steps": 400, "learning_rate": 0.5, "milestones": [200]}
-    hyper = {"rounds": 200, "push_steps": 3, "step_size": 1.0}
+    inner = {"steps": 200, "learning_rate": 0.5, "milestones": [100]}
+    hyper = {"rounds": 60, "push_steps": 3, "step_size": 1.0}
     text = spec(delivery="robust", patience_seconds=0.02, inner=inner, hyper=hyper, stretch=100)
     run, process = client.start(text), federation.processes["south"]
     next(event for event in run.watch() if event.state == run_pb2.RUN_STATE_RUNNING)
@@ -293,7 +293,8 @@ def test_a_party_that_is_stopped_for_seconds_delays_a_robust_run_and_changes_no_
 
 
 def test_a_killed_party_comes_back_and_the_run_ends_with_the_same_bits(client, federation):
-    text = spec(inner={"steps": 300, "learning_rate": 0.2}, outer={"steps": 8, "step_size": 0.01}, stretch=100)
+    inner = {"steps": 200, "learning_rate": 0.2}
+    text = spec(inner=inner, hyper=SHORT["hyper"], outer={"steps": 8, "step_size": 0.01}, stretch=100)
     run = client.start(text)
     for event in run.watch():
         if event.step >= 2:

@@ -27,6 +27,7 @@ def scarce(tmp_path_factory):
         {"bank": {"train": {"path": folder / "bank.csv"}}},
         {"train": {"path": folder / "labels.csv"}},
         coordinator_options={"web": {"listen": "127.0.0.1:0"}},
+        wrappers={name: ["env"] for name in ("bank", "coordinator")},  # processes of this one, whose limits they get
         ready_seconds=240,
     )
     resource.setrlimit(resource.RLIMIT_NOFILE, (DESCRIPTORS, hard))

@@ -67,6 +67,7 @@ def write_tables(directory, party: int, more: int = 0) -> dict[str, dict[str, st
     pa.parquet.write_table(pa.table(own), directory / f"records{party}.parquet")
     return {
         "train": {"path": path},
+        "bounded": {"path": path},
         "records": {"path": directory / f"records{party}.parquet", "label": "label"},
     }
 
@@ -235,6 +236,34 @@ def test_of_noised_rows_the_column_attacks_find_the_noised_column_at_most(client
     assert found < most + 3 / np.sqrt(ROWS)
 
 
+def test_of_noised_sums_the_column_attacks_confirm_nothing_and_find_nothing(client, seen, federation):
+    """Rows 1 and 2 of the audit again, where noise is in each sum and in each step."""
+    bounded = {"kind": "per_sum", "epsilon": 6.0, "bound": 2.0, "step_bound": 2.0, "honest": 2}
+    tables = {"table": "bounded", "labels": "train", "privacy": {"features": bounded}}
+    runs = {
+        2: watched(client, seen, linear(choosing(OPEN, columns=NARROW), **tables)),
+        3: watched(client, seen, linear(choosing(OPEN, columns=WIDE), **tables)),
+    }
+    secret = columns_of(2)[:, 2]
+    wrong = secret.copy()
+    wrong[0] += 1.0
+    true, false = (column_projection(runs[3], guess) for guess in (secret, wrong))
+    assert min(true, false) > 0.3
+    assert abs(true - false) < 0.1
+    column = difference_of_grams(solve_gram(runs[3]), solve_gram(runs[2]))
+    assert abs(np.corrcoef(column, secret)[0, 1]) < 4 / np.sqrt(ROWS)
+    command = [sys.executable, "-m", "parley", "ledger", "datasets", "--json", "--config"]
+    shown = subprocess.run([*command, str(federation.directory / "open_north.yaml")], capture_output=True, check=True)
+    found = {each["data set"]: each for each in json.loads(shown.stdout)["datasets"]}["features/bounded"]
+    assert (found["records"], found["chain"]) == (ROWS, "whole")
+    assert 6 < found["ε spent"] < 10  # two runs
+    with pytest.raises(RequestRefused, match=r"BUDGET_EXHAUSTED.*features/bounded"):
+        client.start(linear(OPEN, **tables, seed=3)).result()
+    trusting = tables | {"privacy": {"features": bounded | {"honest": 3}}}
+    with pytest.raises(RequestRefused, match=r"`features.honest`, 2"):
+        client.start(linear(OPEN, **trusting))
+
+
 def test_noised_rows_are_paid_for_once_and_another_epsilon_is_refused_when_the_budget_is_spent(client, federation):
     exact = client.start(linear(OPEN, seed=51))
     exact.result()
@@ -294,9 +323,24 @@ def test_sums_with_and_without_a_party_give_its_addend_away(client, seen):
     assert np.abs(difference_of_runs(whole, rest) - secret).max() < 1e-9
 
 
+def whole(parties, **changes) -> str:
+    """All rows in each batch, from a model of zeros: the seed decides nothing."""
+    train = yaml.safe_load(averages(parties, batch=ROWS))["train"]
+    return averages(parties, train=train | {"task": train["task"] | {"checked": "records"}}, **changes)
+
+
+def test_another_seed_does_not_keep_whole_batches_from_being_subtracted(client, seen):
+    client.start(whole(OPEN, seed=71)).result()
+    all_three = seen("sum")[0]
+    client.start(whole(OPEN[:2], seed=72)).result()
+    rest = [total for total in seen("sum") if total.size == all_three.size][-1]
+    client.start(whole(OPEN, seed=73, privacy={"aggregation": {"kind": "plain"}})).result()
+    assert np.abs(difference_of_runs(all_three, rest) - seen("clear-2")[0]).max() < 1e-9
+
+
 def test_averages_with_a_bound_for_each_record_are_paid_for_and_refused_past_the_budget(client, federation):
     train = yaml.safe_load(averages(OPEN))["train"]
-    records = {"epsilon": 5, "noise": 4, "honest": 3}
+    records = {"epsilon": 5, "noise": 4, "honest": 2}
     run = client.start(averages(OPEN, seed=61, train=train | {"rounds": 3, "record_privacy": records}))
     run.result()
     command = [sys.executable, "-m", "parley", "ledger", "datasets", "--json", "--config"]
@@ -312,9 +356,12 @@ def test_averages_with_a_bound_for_each_record_are_paid_for_and_refused_past_the
 def test_an_owner_lets_no_two_runs_differ_by_a_party(client, seen, federation):
     four = [*KEPT, OPEN[0]]
     client.start(averages(four)).result()
-    with pytest.raises(RequestRefused, match=r"other partners over the same rows.*another seed"):
-        client.start(averages(KEPT))
-    assert client.start(averages(KEPT, seed=5)).result() is not None
+    refused = pytest.raises(RequestRefused, match=r"other partners over the same rows.*less than half")
+    for seed in (0, 5):  # most rows are in every batch, whatever the seed is
+        with refused:
+            client.start(averages(KEPT, seed=seed))
+    with refused:
+        client.start(whole(KEPT, seed=6))
 
 
 def test_a_batch_of_one_is_a_row_with_its_label(client, seen):

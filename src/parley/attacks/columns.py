@@ -17,6 +17,7 @@ from parley.attacks.stand_in import StandIn
 from parley.attacks.tapes import Array, Tape, rehearse
 from parley.numerics.streams import stream
 from parley.privacy.feature_noise import RowNoise
+from parley.privacy.gaussian import gaussian_ratio
 from parley.protocols.asysqn.batches import watched_rows
 from parley.protocols.asysqn.settings import AsysqnSpec
 from parley.protocols.bambi.batches import lower_rows
@@ -26,8 +27,8 @@ from parley.spec.rows import divide
 
 PROJECTION, DIFFERENCING = "column confirmed by projection", "column from two runs"
 REMEDY = (
-    "write `privacy: {features: {kind: once, …}}`, or have the parties' owners leave `sums_per_row` in their "
-    "policies at `columns`"
+    "write `privacy: {features: {kind: once, …}}` (or `per_sum`), or have the parties' owners leave `sums_per_row` in "
+    "their policies at `columns`"
 )
 
 
@@ -74,16 +75,20 @@ def confirm_columns(subject: StandIn) -> list[Finding]:
     rows, sums = seen
     columns, settings = subject.features[subject.spec.parties[-1].name][rows], subject.spec.privacy.features
     if settings.kind == "once":
-        return [told_apart(sums, columns, RowNoise(settings.epsilon, settings.delta, settings.bound))]
+        noise = RowNoise(settings.epsilon, settings.delta, settings.bound)
+        ratio = noise.event(columns.shape[1]).ratio
+        return [told_apart(sums, noise.clipped(columns), settings.epsilon, ratio)]
+    if settings.kind == "per_sum":
+        ratio = gaussian_ratio(settings.epsilon, settings.delta)
+        return [told_apart(sums, columns, settings.epsilon, ratio)]
     return [confirmed(sums, columns)]
 
 
-def told_apart(sums: Array, columns: Array, noise: RowNoise) -> Finding:
-    """Of noised rows: tell a row's true value from another row's, by how far the column lies from the sums' span.
+def told_apart(sums: Array, columns: Array, epsilon: float, ratio: float) -> Finding:
+    """Of rows under noise: tell a row's true value from another row's, by how far the column lies from the sums' span.
 
-    Whoever has the noised row itself tells two rows that are 2R apart with probability Φ(μ/2), and no others better.
+    Noise of ratio μ lets nobody tell any two versions of a row apart with probability above Φ(μ/2).
     """
-    columns = noise.clipped(columns)
     basis, _ = np.linalg.qr(np.hstack([sums, np.ones((len(sums), 1))]))
     right = []
     for column in columns.T:
@@ -92,10 +97,10 @@ def told_apart(sums: Array, columns: Array, noise: RowNoise) -> Finding:
         # ‖P(column + d·e)‖² − ‖P column‖² for the projection P off the span: above 0 where the truth is closer
         further = 2 * apart * outside + apart**2 * (1 - (basis**2).sum(axis=1))
         right.append(float(np.mean(further[apart != 0] > 0)))
-    best, cap = max(right), float(ndtr(noise.event(columns.shape[1]).ratio / 2))
+    best, cap = max(right), float(ndtr(ratio / 2))
     luck = 4 * 0.5 / math.sqrt(len(columns))  # of the best of a few columns, once in ten thousand times
     told = f"{sums.shape[1]} sums over {len(sums)} rows; {best:.0%} of single values told from another row's"
-    return bounded(PROJECTION, "coordinator", told, best, min(1.0, cap + luck), f"ε = {noise.epsilon:g} of each row")
+    return bounded(PROJECTION, "coordinator", told, best, min(1.0, cap + luck), f"ε = {epsilon:g} of each row")
 
 
 def confirmed(sums: Array, columns: Array) -> Finding:
@@ -138,8 +143,23 @@ def difference_columns(subject: StandIn) -> list[Finding]:
         # two views are two draws: the mean of both is the most that is known of a value
         most = math.sqrt(spread / (spread + noise.sigma(len(names) - 1) ** 2 / 2)) + 4 / math.sqrt(len(rows))
         return [bounded(DIFFERENCING, "coordinator", told, share, min(1.0, most), f"ε = {noise.epsilon:g} of each row")]
+    if settings.kind == "per_sum":
+        return [_told_by_guess(guess, truth, settings.epsilon, gaussian_ratio(settings.epsilon, settings.delta))]
     remedy = "have the parties' owners keep `differencing: refuse` and `free_columns: false` in their policies"
     return [unbounded(DIFFERENCING, "coordinator", told, share, 0.5, remedy)]
+
+
+def _told_by_guess(guess: Array, truth: Array, epsilon: float, ratio: float) -> Finding:
+    """Tell each row's value from another row's by a guess of the column, brought to scale as only its owner could."""
+    shift, scale = truth.mean(), float(guess @ (truth - truth.mean())) / max(float(guess @ guess), 1e-30)
+    other, scaled = np.roll(truth, 1), shift + scale * guess
+    apart = other != truth
+    right = float(np.mean(np.abs(scaled - truth)[apart] < np.abs(scaled - other)[apart]))
+    cap = float(ndtr(math.sqrt(2) * ratio / 2))  # a row is in both runs
+    told = f"{right:.0%} of single values told from another row's, after the second run left their column out"
+    return bounded(
+        DIFFERENCING, "coordinator", told, right, min(1.0, cap + 2 / math.sqrt(len(truth))), f"ε = {epsilon:g} of a row"
+    )
 
 
 def _outside(first: Array, second: Array) -> Array:

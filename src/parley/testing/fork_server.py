@@ -17,6 +17,8 @@ import select
 import signal
 import subprocess
 import sys
+import threading
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -45,6 +47,9 @@ OURS = (
     "parley.services.relay.__main__",
 )
 
+_STATUSES: dict[int, int] = {}
+"""In the process that forks: exit statuses of services that have ended."""
+
 
 class ForkServer:
     """The process that forks; closing it leaves nobody behind."""
@@ -58,11 +63,10 @@ class ForkServer:
             env={"OMP_NUM_THREADS": "1", **os.environ},
             start_new_session=True,
         )
+        self._one_at_a_time = threading.Lock()
 
     def start(self, module: str, arguments: list[str], log: Path) -> "Service":
         """Fork a service that runs a module."""
-        orders, answers = self._process.stdin, self._process.stdout
-        assert orders is not None and answers is not None  # noqa: PT018 (they are pipes)
         order = {
             "module": module,
             "arguments": arguments,
@@ -70,9 +74,19 @@ class ForkServer:
             "directory": str(Path.cwd()),
             "environment": dict(os.environ),
         }
-        orders.write(json.dumps(order).encode() + b"\n")
-        orders.flush()
-        return Service(int(answers.readline()))
+        return Service(self, self._ask(order))
+
+    def status_of(self, pid: int) -> int:
+        """The exit status of a service that has ended, or minus the signal that ended it."""
+        return self._ask({"status_of": pid})
+
+    def _ask(self, order: Mapping[str, Any]) -> int:
+        orders, answers = self._process.stdin, self._process.stdout
+        assert orders is not None and answers is not None  # noqa: PT018 (they are pipes)
+        with self._one_at_a_time:
+            orders.write(json.dumps(order).encode() + b"\n")
+            orders.flush()
+            return int(answers.readline())
 
     def close(self) -> None:
         """End the process, and every service that is left."""
@@ -82,17 +96,21 @@ class ForkServer:
 
 
 class Service:
-    """A forked service, with as much of Popen as a federation uses; its exit status is only its parent's."""
+    """A forked service, with as much of Popen as a federation uses."""
 
-    def __init__(self, pid: int) -> None:
-        self.pid = pid
+    def __init__(self, server: ForkServer, pid: int) -> None:
+        self._server, self.pid = server, pid
         self._handle: int | None = None
         with contextlib.suppress(ProcessLookupError):  # one that could not start is gone already
             self._handle = os.pidfd_open(pid)
 
     def poll(self) -> int | None:
-        """None while it lives."""
-        return 0 if self._ended(0.0) else None
+        """None while it lives, then its exit status."""
+        return self._server.status_of(self.pid) if self._ended(0.0) else None
+
+    def terminate(self) -> None:
+        """Ask it to end."""
+        self.send_signal(signal.SIGTERM)
 
     def kill(self) -> None:
         """kill -9."""
@@ -105,10 +123,10 @@ class Service:
                 signal.pidfd_send_signal(self._handle, number)
 
     def wait(self, timeout: float | None = None) -> int:
-        """Wait until it has ended."""
+        """Wait until it has ended; returns its exit status."""
         if not self._ended(timeout):
             raise subprocess.TimeoutExpired("service", timeout or 0.0)
-        return 0
+        return self._server.status_of(self.pid)
 
     def _ended(self, seconds: float | None) -> bool:
         return self._handle is None or bool(select.select([self._handle], [], [], seconds)[0])
@@ -135,10 +153,11 @@ def _serve() -> None:
     signal.signal(signal.SIGCHLD, _reap)
     for line in sys.stdin:
         order = json.loads(line)
-        pid = os.fork()
-        if pid == 0:
+        if "status_of" in order:
+            answer = _status_of(order["status_of"])
+        elif (answer := os.fork()) == 0:
             _become(order)
-        sys.stdout.write(f"{pid}\n")
+        sys.stdout.write(f"{answer}\n")
         sys.stdout.flush()
     os.killpg(0, signal.SIGKILL)  # whoever is left goes too
 
@@ -146,8 +165,14 @@ def _serve() -> None:
 def _reap(*_: object) -> None:
     """Wait for whoever has ended, so that no zombies stay and their time is counted."""
     with contextlib.suppress(ChildProcessError):
-        while os.waitpid(-1, os.WNOHANG)[0]:
-            pass
+        while (ended := os.waitpid(-1, os.WNOHANG))[0]:
+            _STATUSES[ended[0]] = os.waitstatus_to_exitcode(ended[1])
+
+
+def _status_of(pid: int) -> int:
+    while pid not in _STATUSES:  # it has ended, so a signal is on its way
+        time.sleep(0.001)
+    return _STATUSES[pid]
 
 
 def _become(order: Mapping[str, Any]) -> None:

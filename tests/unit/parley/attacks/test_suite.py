@@ -14,7 +14,6 @@ from parley.attacks.oracles import figures_in
 from parley.attacks.stand_in import NoStandIn, stand_in
 from parley.attacks.suite import AttackUnknown, attack
 from parley.cli import app
-from parley.privacy.feature_noise import RowNoise
 from parley.spec.parsing import parse_spec
 
 LINEAR = """
@@ -103,9 +102,20 @@ def test_of_noised_rows_sums_tell_no_more_than_the_noise_allows(epsilon):
     assert two.value < two.bound < 0.75
 
 
+def test_of_noised_sums_columns_are_told_no_better_than_the_noise_allows():
+    steps = "hypergradient: zeroth_order\n  lower: {solver: sgd, warmup_steps: 8}"
+    text = linear().replace("lower: {steps: 1}", steps).replace("steps: 3", "steps: 1")
+    text += "  features: {kind: per_sum, epsilon: 4, bound: 3, step_bound: 3}\n"
+    findings = found(text, "columns", "differencing")
+    told, two = findings["column confirmed by projection"], findings["column from two runs"]
+    assert (told.verdict, two.verdict) == ("within", "within")
+    assert told.value < told.bound < 0.95
+    assert two.value < two.bound < 1.0
+
+
 def test_values_are_told_apart_where_sums_are_of_rows_without_noise():
     columns = np.random.default_rng(0).standard_normal((300, 2))
-    finding = told_apart(columns @ np.array([[1.0, 2.0], [0.5, -1.0]]), columns, RowNoise(0.5, 1e-6, 10.0))
+    finding = told_apart(columns @ np.array([[1.0, 2.0], [0.5, -1.0]]), columns, 0.5, 0.3)
     assert (finding.verdict, finding.value) == ("beyond", 1.0)
 
 

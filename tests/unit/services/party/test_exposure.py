@@ -7,7 +7,7 @@ import pytest
 
 from parley.services.party.config import Policy
 from parley.services.party.exposure import Asked, ExposureRefused, difference, open_register
-from parley.services.party.exposure_tables import Exposure
+from parley.services.party.exposure_tables import ANY_SEED, Exposure, row_hashes
 
 FIRST = Exposure(
     run_id="one",
@@ -63,6 +63,8 @@ NETWORK = {"rank": None}
         ({"rows_digest": "some"}, None),
         ({"rows_digest": "some", "layout": "horizontal"}, "some of the same rows"),
         ({"rows_digest": "some", "layout": "horizontal", "seed": 5}, None),
+        ({"rows_digest": "some", "layout": "horizontal", "seed": ANY_SEED}, "some of the same rows"),
+        ({"partners": ("bank", "shop"), "rank": None, "seed": ANY_SEED}, "other partners"),
     ],
 )
 def test_runs_that_could_be_subtracted_are_told_from_those_that_could_not(changes, how):
@@ -103,6 +105,32 @@ def test_the_same_run_goes_on_and_a_second_one_with_the_same_choice_begins(regis
 def test_a_run_id_is_not_used_again_for_something_else(register):
     with pytest.raises(ExposureRefused, match="begun here with other columns, partners or seed"):
         register.begin(asked(seed=4), policy(differencing="allow"))
+
+
+def test_a_table_that_two_runs_read_beside_their_own_is_not_summed_with_other_partners(tmp_path):
+    """Checked rows are in the averages as training rows are."""
+    register = open_register(f"sqlite:///{tmp_path / 'party.db'}")
+
+    def with_checked(number: int, **changes) -> Asked:
+        own = {"table": f"train{number}", "run_id": str(number), "layout": "horizontal", **NETWORK, **changes}
+        beside = asked(np.array(["c1", "c2"]), sums=0, **own | {"table": "checked", "rows_digest": "c", "share": 0.0})
+        return replace(asked(**own), further=(beside,))
+
+    register.begin(with_checked(1), policy())
+    with pytest.raises(ExposureRefused, match=r"run 1 \(other partners.*another seed"):
+        register.begin(with_checked(2, partners=("bank", "shop")), policy())
+    register.begin(with_checked(2, partners=("bank", "shop"), seed=1), policy())
+    counter = register.counter("2", policy())
+    counter.count()
+    counter.close()
+    assert {each.table: each.sums for each in register.entries() if each.run_id == "2"} == {"checked": 0, "train2": 1}
+    with pytest.raises(ExposureRefused, match="counts as infinite"):
+        register.review(with_checked(3, exact=False), policy())
+    register.close()
+
+
+def test_rows_are_the_same_however_their_ids_are_spelt():
+    np.testing.assert_array_equal(row_hashes(np.array(["17.0", " a"])), row_hashes(np.array(["17", "a"])))
 
 
 def test_an_owner_may_allow_it_or_have_other_batches_drawn(register):

@@ -1,11 +1,17 @@
 """Which specs a party opens sessions for: approved ones, and one for each run."""
 
+import numpy as np
 import pytest
+import torch
 
 from parley.contracts.party.v1 import party_service_pb2 as pb
+from parley.party.explore.steps import Columns, explore
+from parley.protocols.explore.messages import ReleasedLabels
 from parley.protocols.tensor.codec import MessageInvalid
 from parley.services.party.approvals import ApprovalMissing, Approvals
 from parley.services.party.config import PartyConfig
+from parley.services.party.policy import PolicyRefused
+from parley.services.party.preprocessing import to_keep
 from parley.services.party.servicer import PartyServicer
 from parley.services.party.sessions import SpecDiffers
 from parley.services.wire.certificates import create_authority, issue
@@ -37,7 +43,7 @@ def party(tmp_path):
                 identity=identity,
                 state=tmp_path / "state",
                 tables={"train": {"path": tmp_path / "train.csv"}},
-                policy={"coordinators": ("hub",), "algorithms": ("bambi",), **floors, **policy},
+                policy={"coordinators": ("hub",), "algorithms": ("bambi", "explore"), **floors, **policy},
             ),
             Routes(identity, tmp_path / "sockets"),
         )
@@ -72,3 +78,39 @@ def test_a_run_that_has_begun_keeps_its_spec(party):
 def test_a_session_that_trains_takes_no_rows_of_the_coordinators_choice(party, fields):
     with pytest.raises(MessageInvalid, match="takes no ids"):
         party()._prepared(opening(**fields), "hub")
+
+
+BINNED = SPEC.replace("table: train", "table: train\nbinned_by: explored-1")
+
+
+def keep_exploration(servicer, coordinator="hub"):
+    """What a run of `algorithm: explore` leaves at a party."""
+    values = np.array([[row % 7, row % 5] for row in range(40)], dtype=np.float64)
+    classes = np.array([row % 3 == 0 for row in range(40)], dtype=np.uint8)
+    made = explore(Columns(values, values[:0], np.zeros(2)), 3, 5, ReleasedLabels(classes, 0.0))
+    store, table = servicer._store, servicer._prepared(opening(), "hub").opened.table
+    store.claim("explored-1", coordinator)
+    store.save_algorithm("explored-1", "explore")
+    store.save_preprocessing("explored-1", to_keep(table).to_json())
+    store.save_model("explored-1", {"summary": torch.tensor(made.summary), "bins": torch.tensor(made.bins)})
+    return made.bins[:, :, 2]
+
+
+def test_a_run_that_names_an_exploration_sees_weights_of_evidence(party):
+    servicer = party()
+    weights = keep_exploration(servicer)
+    table = servicer._prepared(opening(BINNED), "hub").opened.table
+    assert list(table.columns) == ["a", "b"]
+    for column in range(2):
+        assert set(np.unique(table.features[:, column])) <= set(weights[column])
+        assert len(np.unique(table.features[:, column])) > 1
+    assert to_keep(table).bins
+
+
+def test_bins_of_another_coordinators_run_or_of_none_are_refused(party):
+    servicer = party()
+    with pytest.raises(PolicyRefused, match="has nothing of run explored-1"):
+        servicer._prepared(opening(BINNED), "hub")
+    keep_exploration(servicer, "other")
+    with pytest.raises(PolicyRefused, match="another coordinator"):
+        servicer._prepared(opening(BINNED), "hub")
