@@ -54,6 +54,8 @@ class Settings:
     """How many parties take part in a round; None for all."""
     seed: int = 0
     """The run's seed: it decides who takes part when."""
+    warm_rounds: int = 0
+    """Rounds at the start that have no momenta."""
     newcomers: bool = False
     """Whether some party may not have been in the round before although everyone takes part: it has come back."""
 
@@ -112,7 +114,7 @@ def iteration(settings: Settings, k: int, before: Averages) -> Generator[Averagi
     total = yield AveragingRound("variables", k, present, _opening(settings, before))
     variables = _average(total, present, before.variables)
     movement = float("nan") if before.variables is None else float(np.linalg.norm(variables - before.variables))
-    if not settings.accelerated:
+    if not settings.accelerated or k < settings.warm_rounds:
         return Progress(Averages(variables), movement)
     total = yield AveragingRound("momenta", k, present, variables)
     return Progress(Averages(variables, _average(total, present, variables)), movement)

@@ -24,6 +24,12 @@ from parley.protocols.rounds import MEASURE_UNIT
 
 Rows = NDArray[np.int64]
 
+TRUST_STEPS = 50
+"""Steps of the fixed point of `trust`; each shrinks the distance, and the model moves on before more would matter."""
+LEAST_TRUST = 0.02
+LARGEST_START = 6.0
+"""Weights start between sigmoid(−6) and sigmoid(6): beyond, no gradient would bring them back."""
+
 
 class InvalidData(ValueError):
     """The rows given to an objective do not fit together."""
@@ -258,6 +264,48 @@ class DataCleaning(AutogradObjective):
         features, labels, _, _ = self._tensors
         losses = functional.cross_entropy(_network(y, features[rows], self.widths), labels[rows], reduction="none")
         return (torch.sigmoid(x[rows]) * losses).mean() + 0.5 * self.ridge * (y @ y)
+
+    def trust(self, y: Vector) -> float:
+        """Share of this party's labels that are right, as model y has it: the rest is drawn from all classes alike.
+
+        The maximum of the likelihood of π·p + (1 − π)/C over π, where p is what the model gives to the labels.
+        """
+        share, given = 0.5, np.exp(self._own_scores(y))
+        for _ in range(TRUST_STEPS):
+            share = float(np.mean(share * given / (share * given + (1 - share) / self.classes)))
+        return min(max(share, LEAST_TRUST), 1 - LEAST_TRUST)
+
+    def warm_gradient(self, y: Vector, trust: float | None, rows: Rows, checked: Rows) -> Vector:
+        """∇_y of the likelihood of labels of which a share `trust` is right, and of the checked rows; None: only those.
+
+        A checked row counts as much as a training row whose label is believed.
+        """
+        leaf = _leaf(y)
+        features, labels, checked_features, checked_labels = self._tensors
+        loss = functional.cross_entropy(_network(leaf, checked_features[checked], self.widths), checked_labels[checked])
+        if trust is not None:
+            scores = functional.log_softmax(_network(leaf, features[rows], self.widths), dim=1)
+            given = scores.gather(1, labels[rows][:, None])[:, 0].exp()
+            likelihood = torch.log(trust * given + (1 - trust) / self.classes).mean()
+            loss = (len(checked_labels) / len(labels) * loss - likelihood) / trust
+        (gradient,) = torch.autograd.grad(loss + 0.5 * self.ridge * (leaf @ leaf), leaf)
+        found: Vector = gradient.numpy()
+        return found
+
+    def warm_weights(self, y: Vector) -> Vector:
+        """Logits of how likely each training label is right, as model y and its trust have it."""
+        trust = self.trust(y)
+        odds = self._own_scores(y) + np.log(trust * self.classes / (1 - trust))
+        return np.clip(odds, -LARGEST_START, LARGEST_START)
+
+    def _own_scores(self, y: Vector) -> Vector:
+        """Log-likelihood of each training label."""
+        features, labels, _, _ = self._tensors
+        with torch.no_grad():
+            losses = functional.cross_entropy(
+                _network(torch.from_numpy(y), features, self.widths), labels, reduction="none"
+            )
+        return -losses.numpy()
 
     def record_terms(self, x: Vector, y: Vector, v: Vector, rows: Rows) -> tuple[Vector, Vector]:
         """Of each training row by itself: its weighted gradient, and that one's derivative times v; no ridge."""

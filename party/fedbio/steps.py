@@ -18,7 +18,7 @@ autograd; an upper variable that is separable stays at its party and is not aver
 """
 
 from dataclasses import dataclass, field, replace
-from typing import Literal
+from typing import Literal, Protocol, cast
 
 import numpy as np
 
@@ -29,6 +29,9 @@ from parley.party.fedbio.objectives import BilevelObjective, Rows
 from parley.protocols.fedbio.messages import AveragingRound
 
 BlockName = Literal["x", "y", "u"]
+
+WARM_CHECKED = 1 / 3
+"""Part of the warm rounds that are on checked rows alone."""
 
 
 class InvalidSettings(ValueError):
@@ -75,6 +78,8 @@ class Settings:
     """r of P_r: must exceed the norm of the *local* solutions, towards which u drifts between averages."""
     neumann_terms: int = 50
     """Q: Hessian products per hyper-gradient where the lower problem is local."""
+    warm_rounds: int = 0
+    """Rounds that fit y to checked rows and to labels of which a share is right, before weights move (data cleaning)."""
     lower_batch: int = 64
     """Training rows per step."""
     upper_batch: int = 64
@@ -153,6 +158,25 @@ class Randomness:
         return batch(self.seed, f"fedbio/{self.party}/{purpose}", k, t, count, size)
 
 
+class Weighable(BilevelObjective, Protocol):
+    """An objective whose weights can start from a model."""
+
+    def trust(self, y: Vector) -> float:
+        """Share of labels that are right, as model y has it."""
+
+    def warm_gradient(self, y: Vector, trust: float | None, rows: Rows, checked: Rows) -> Vector:
+        """Of the loss that warm rounds descend on."""
+
+    def warm_weights(self, y: Vector) -> Vector:
+        """The first x."""
+
+
+def _weighable(objective: BilevelObjective) -> Weighable:
+    if not hasattr(objective, "warm_weights"):
+        raise InvalidSettings("warm rounds are for data cleaning: leave `warm_rounds` at 0")
+    return cast(Weighable, objective)
+
+
 @dataclass(frozen=True, slots=True)
 class Party:
     """A party's role: settings and its own objective; the state is an argument of every step."""
@@ -176,6 +200,9 @@ class Party:
         the n variables; `variables` carries nothing in round 0, then the n variables (FedBiO), the n momenta
         (FedBiOAcc, to a party that was in the round before), or both, 2n (to one that may not have been).
         """
+        if instruction.phase == "variables" and instruction.k < self.settings.warm_rounds:
+            state = self._warm(state, instruction, randomness)
+            return state, state.variables.pack(self.settings.shared)
         if instruction.phase == "variables":
             state = self._variables(self._adopt(state, instruction, randomness), instruction, randomness)
             return state, state.variables.pack(self.settings.shared)
@@ -188,6 +215,8 @@ class Party:
         if instruction.phase == "evaluate":
             return state, self.objective.measure(variables.x, variables.y).vector()
         if instruction.phase == "finish":
+            if state.round_index < self.settings.warm_rounds:
+                variables = self._weighed(variables)
             return replace(state, variables=variables, previous=None), np.empty(0)
         raise RoundMismatch(f"unknown phase {instruction.phase!r}")
 
@@ -217,17 +246,23 @@ class Party:
             raise RoundMismatch(f"round {k} asked for; this party is in round {state.round_index}{phase}")
         present = k == state.round_index + 1 and k > 0
         size = state.variables.size(self.settings.shared)
+        starts = state.round_index < self.settings.warm_rounds <= k and k > 0
         momenta = state.momenta
         if mean is None and k > 0:
             raise MeanMismatch(f"round {k} carries no average of round {k - 1}")
         if not self.settings.accelerated:
             variables = state.variables if mean is None else self._unpack(state.variables, mean)
-            return replace(state, variables=variables, round_index=k)
+            return replace(state, variables=self._weighed(variables) if starts else variables, round_index=k)
+        if mean is not None and mean.size == size and k == self.settings.warm_rounds:
+            state = replace(state, variables=self._unpack(state.variables, mean))
+            mean = None
         if mean is None:
+            state = replace(state, variables=self._weighed(state.variables)) if starts else state
             momenta = self.directions(state.variables, k, 0, randomness)
             return replace(state, momenta=momenta, round_index=k)
         if mean.size == 2 * size:
             state = replace(state, variables=self._unpack(state.variables, mean[:size]))
+            state = replace(state, variables=self._weighed(state.variables)) if starts else state
             mean = mean[size:]
         elif not present:
             raise MeanMismatch(f"this party was not in round {k - 1} and needs its averaged variables too")
@@ -235,6 +270,25 @@ class Party:
             # What a party keeps to itself has aged while it sat out: start those directions afresh.
             momenta = self.directions(state.variables, k, 0, randomness)
         return replace(state, momenta=self._unpack(momenta, mean), round_index=k)
+
+    def _warm(self, state: State, instruction: AveragingRound, randomness: Randomness) -> State:
+        """I local steps on y alone: first on checked rows, then on all, with the share of right labels as y has it."""
+        objective, settings, k = _weighable(self.objective), self.settings, instruction.k
+        if k <= state.round_index:
+            raise RoundMismatch(f"round {k} asked for; this party is in round {state.round_index}")
+        variables = state.variables if instruction.mean is None else self._unpack(state.variables, instruction.mean)
+        done = k / settings.warm_rounds
+        trust = objective.trust(variables.y) if done >= WARM_CHECKED else None
+        y, step = variables.y, settings.gamma * (1 - done)
+        for i in range(settings.local_steps):
+            rows = randomness.rows("lower", k, i, objective.lower_rows, settings.lower_batch)
+            checked = randomness.rows("upper", k, i, objective.upper_rows, settings.upper_batch)
+            y = y - step * objective.warm_gradient(y, trust, rows, checked)
+        return replace(state, variables=replace(variables, y=y), round_index=k)
+
+    def _weighed(self, variables: Blocks) -> Blocks:
+        """The weights' start, from the model that the warm rounds have left."""
+        return replace(variables, x=_weighable(self.objective).warm_weights(variables.y))
 
     def _variables(self, state: State, instruction: AveragingRound, randomness: Randomness) -> State:
         """I local steps, with I − 1 momentum updates between them in FedBiOAcc (Algorithm 1, lines 4 to 9)."""

@@ -139,6 +139,9 @@ class FedbioSpec(AlgorithmSettings):
     """FedBiOAcc's momenta, two phases per round, or FedBiO's one; if left out, on for data_cleaning, else off."""
     rounds: int = Field(default=300, ge=1, le=10_000_000)
     """Averages over the parties."""
+    warm_rounds: int = Field(default=0, ge=0, le=10_000_000)
+    """Of `rounds`, those at the start that fit the model to checked rows and to labels of which an unknown share is wrong;
+    the weights then start from what it says of each label (data_cleaning)."""
     local_steps: int = Field(default=5, ge=1, le=10_000)
     """Steps that each party takes between two averages, I."""
     parties_per_round: int | None = Field(default=None, ge=1, le=1024)
@@ -170,6 +173,10 @@ class FedbioSpec(AlgorithmSettings):
         """Refuse a protection that this algorithm cannot give."""
         if self.record_privacy is not None:
             self._check_record_privacy(self.record_privacy, privacy, parties)
+        if self.warm_rounds and self.task.kind != "data_cleaning":
+            raise ValueError("warm_rounds are for `task: {kind: data_cleaning}`: leave them out")
+        if self.warm_rounds > self.rounds:
+            raise ValueError(f"warm_rounds is {self.warm_rounds}, but the run has {self.rounds} rounds")
         if self.parties_per_round is None:
             return
         if privacy.aggregation.kind == "two_tree":
@@ -187,6 +194,7 @@ class FedbioSpec(AlgorithmSettings):
             "no `truth`: how well wrong labels are found is no sum over records": getattr(task, "truth", None)
             is not None,
             "`accelerated: false`: momenta would carry a record on from sum to sum": self.has_momenta,
+            "no `warm_rounds`: the share of right labels would be read off all rows": self.warm_rounds > 0,
             "`local_steps: 1`: a second step would depend on what a record did in the first": self.local_steps != 1,
             "all parties in every sum, each with its noise: no `parties_per_round`": self.parties_per_round is not None,
             "all parties in every sum, each with its noise: no `recovery`": aggregation.recovery,

@@ -312,3 +312,90 @@ def test_omniglot_is_read_from_a_path_and_another_array_is_refused(tmp_path):
     assert load_omniglot(tmp_path / "right.npy.xz").shape == (3, 20, 28, 28)
     with pytest.raises(InvalidData, match="wrong"):
         load_omniglot(tmp_path / "wrong.npy.xz")
+
+
+def labelled(wrong: float, rows: int = 600) -> tuple[DataCleaning, np.ndarray]:
+    """Three clouds of points; a share of the labels is drawn anew, and thirty rows are checked."""
+    g = np.random.default_rng(3)
+    centres = 2.5 * np.array([[1.0, 0.0], [-0.5, 0.9], [-0.5, -0.9]])
+    right = g.integers(0, 3, rows + 30)
+    features = centres[right] + g.standard_normal((rows + 30, 2))
+    labels = right[:rows].copy()
+    redrawn = g.choice(rows, round(wrong * rows), replace=False)
+    labels[redrawn] = g.integers(0, 3, len(redrawn))
+    return DataCleaning(features[:rows], labels, features[rows:], right[rows:], 3), labels != right[:rows]
+
+
+def warmed(objective: DataCleaning, rounds: int = 60) -> tuple[Party, np.ndarray]:
+    party = Party(settings(gamma=0.5, local_steps=5, upper="private", warm_rounds=rounds), objective)
+    state, mean = party.start(np.zeros(objective.upper_size), np.zeros(objective.lower_size)), None
+    for k in range(rounds):
+        state, mean = party.contribute(state, asked("variables", k, mean), RANDOM)
+    state, _ = party.contribute(state, asked("finish", rounds, mean), RANDOM)
+    return party, state.variables.x
+
+
+@pytest.mark.parametrize("wrong", [0.3, 0.8])
+def test_after_warm_rounds_weights_tell_wrong_labels_from_right_ones(wrong):
+    objective, is_wrong = labelled(wrong)
+    _, x = warmed(objective)
+    assert np.mean(x[is_wrong]) < np.mean(x[~is_wrong]) - 1
+    ranks = np.argsort(np.argsort(-x))
+    found = np.count_nonzero(is_wrong)
+    auc = (ranks[is_wrong].sum() - found * (found - 1) / 2) / (found * (len(x) - found))
+    assert 1 - auc > 0.9 or auc > 0.9
+
+
+def test_the_share_of_right_labels_is_found():
+    objective, _ = labelled(0.6, rows=3000)
+    party = Party(settings(gamma=0.5, local_steps=5, upper="private", warm_rounds=80), objective)
+    state, mean = party.start(np.zeros(objective.upper_size), np.zeros(objective.lower_size)), None
+    for k in range(80):
+        state, mean = party.contribute(state, asked("variables", k, mean), RANDOM)
+    assert objective.trust(state.variables.y) == pytest.approx(0.4, abs=0.08)
+
+
+def test_warm_gradients_are_those_of_the_likelihood():
+    objective, _ = labelled(0.3, rows=40)
+    rows, checked = np.arange(40), np.arange(30)
+    y = 0.1 * np.random.default_rng(0).standard_normal(objective.lower_size)
+
+    def value(at, trust):
+        weights, bias = at[:6].reshape(2, 3), at[6:]
+
+        def given(features, labels):
+            scores = features @ weights + bias
+            return np.exp(scores)[np.arange(len(labels)), labels] / np.exp(scores).sum(axis=1)
+
+        sure = -np.log(given(objective.validation_features, objective.validation_labels)).mean()
+        own = given(objective.features, objective.labels)
+        if trust is not None:
+            sure = (30 / 40 * sure - np.log(trust * own + (1 - trust) / 3).mean()) / trust
+        return sure + 0.5 * objective.ridge * at @ at
+
+    for trust in (None, 0.7):
+        found = objective.warm_gradient(y, trust, rows, checked)
+        steps = 1e-6 * np.eye(y.size)
+        wanted = [(value(y + step, trust) - value(y - step, trust)) / 2e-6 for step in steps]
+        np.testing.assert_allclose(found, wanted, atol=1e-7)
+
+
+def test_weights_begin_to_move_after_the_warm_rounds_from_where_the_model_puts_them():
+    objective, _ = labelled(0.3, rows=60)
+    party = Party(settings(upper="private", accelerated=True, warm_rounds=2), objective)
+    state, mean = party.start(np.zeros(60), np.zeros(objective.lower_size)), None
+    for k in range(2):
+        state, mean = party.contribute(state, asked("variables", k, mean), RANDOM)
+        assert not state.variables.x.any()
+    before = objective.warm_weights(state.variables.y)
+    state, mean = party.contribute(state, asked("variables", 2, mean), RANDOM)
+    moved = np.abs(state.variables.x - before)
+    assert 0 < moved.max() < 1
+    state, momenta = party.contribute(state, asked("momenta", 2, mean), RANDOM)
+    assert momenta.size == mean.size
+
+
+def test_warm_rounds_are_for_data_cleaning():
+    party, state = started(warm_rounds=1, upper="private")
+    with pytest.raises(InvalidSettings, match="warm_rounds"):
+        party.contribute(state, asked("variables", 0), RANDOM)
