@@ -19,6 +19,7 @@ from parley.coordinator.bambi.course import RISE
 from parley.coordinator.bambi.problem import Diverged, Pending, Problem, Rounds, asked, finite, shaped
 from parley.numerics.arrays import Array
 from parley.numerics.limbs import from_limbs
+from parley.protocols.bambi.columns import shortened
 from parley.protocols.bambi.messages import CurvatureForward, CurvatureStep, Gradient, LinearSystem, LowerForward
 from parley.protocols.bambi.settings import NEWTON_REPEATS
 
@@ -84,7 +85,7 @@ class Lower:
         self.h, self._target = h[0], target
         if t == 0:
             self.begun = self.loss
-        return Pending(Gradient(theta=self.problem.loss.gradient(h, target)), release)
+        return Pending(Gradient(theta=shortened(self.problem.loss.gradient(h, target))), release)
 
     def _confirm(self, t: int, pending: Pending | None) -> Rounds:
         """Choose how much to keep of y, or of the last Newton step, and send θ there.
@@ -100,7 +101,7 @@ class Lower:
         length = self._shrink(h, penalty) if t == 0 else self._search(h, penalty, step_penalty)
         _check_size(self.problem, self.k, t, self.h)
         self.objective = self.loss + self._penalty
-        theta = self.problem.loss.gradient(self.h, self._target)[None]
+        theta = shortened(self.problem.loss.gradient(self.h, self._target))[None]
         return Pending(Gradient(theta=theta, step_length=length), release)
 
     def _shrink(self, h: Array, penalty: float) -> float:
@@ -166,8 +167,8 @@ def conjugate_gradients(
         image = a + beta * image
         solution = solution + alpha * image
         last = solved or alpha == 0.0 or iteration == iterations - 1
-        finished = problem.loss.curvature_product(h, solution) if last and system == "adjoint" else None
-        pending = Pending(CurvatureStep(product, alpha, beta, finished, scale))
+        finished = shortened(problem.loss.curvature_product(h, solution)) if last and system == "adjoint" else None
+        pending = Pending(CurvatureStep(shortened(product), alpha, beta, finished, scale))
         if last:
             break
     return pending

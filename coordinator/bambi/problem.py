@@ -10,6 +10,7 @@ from parley.numerics.arrays import Array, Vector
 from parley.numerics.losses import Loss
 from parley.privacy.evaluations import Evaluation
 from parley.protocols.bambi import batches
+from parley.protocols.bambi.columns import crossing_columns, widened
 from parley.protocols.bambi.messages import Ask, Outcome, Round
 from parley.protocols.bambi.settings import BambiSpec
 from parley.spec.rows import Rows, RowSets
@@ -99,6 +100,8 @@ class Problem:
     checkpoint_every: int = 25
     evaluations: Mapping[str, Evaluation] = field(default_factory=dict)
     """The ways out for figures on true labels, by the set of rows; none where they stay with the label holder."""
+    half: bool = False
+    """Whether arrays go to the parties in half precision."""
 
     @property
     def settings(self) -> BambiSpec:
@@ -124,8 +127,8 @@ def asked(pending: Pending | None, ask: Ask) -> Round:
 
 def shaped(problem: Problem, sums: Vector, rows: int, *, stacked: bool = False) -> Array:
     """The sum of embeddings, (rows, outputs); `stacked` keeps the axis of trajectories."""
-    h = finite(sums).reshape(-1, rows, problem.outputs).astype(problem.dtype)
-    return h if stacked else h[0]
+    h = finite(sums).reshape(-1, rows, crossing_columns(problem.outputs)).astype(problem.dtype)
+    return widened(h if stacked else h[0], problem.outputs)
 
 
 def finite(sums: Vector) -> Vector:

@@ -21,6 +21,7 @@ from parley.numerics.streams import stream
 from parley.privacy.evaluations import Evaluation
 from parley.privacy.release import Addend, OutcomeGate, Release
 from parley.protocols.bambi.codec import PROTOCOL, decode_contribution, encode_instruction
+from parley.protocols.bambi.columns import crossing_columns, widened
 from parley.protocols.bambi.messages import Round, RowsForward
 from parley.protocols.bambi.settings import BambiSpec
 from parley.protocols.rounds import Finish
@@ -36,10 +37,12 @@ class BambiForm:
 
     outputs: int
     """Columns of the summed embedding."""
+    half: bool = False
+    """Whether arrays go to the parties in half precision."""
 
     def encode(self, number: int, release: Release[Round]) -> tuple[Message, Blobs]:
         """The instruction of a round."""
-        return encode_instruction(number, release)
+        return encode_instruction(number, release, self.half)
 
     def decode(self, message: Any, blobs: Blobs, release: Release[Round]) -> Addend | None:
         """A party's contribution."""
@@ -53,7 +56,7 @@ class BambiProgram(BambiForm):
 
     def __init__(self, problem: Problem, gate: OutcomeGate) -> None:
         """`gate` lets outcomes pass whose label releases the ledger covers."""
-        super().__init__(problem.outputs)
+        super().__init__(problem.outputs, problem.half)
         self.gate, self._rounds = gate, BilevelRounds(problem)
 
     def rounds(self, done: int, observe: Observer) -> Generator[Round, Vector, None]:
@@ -75,7 +78,7 @@ class LocalProgram(BambiForm):
     finish = Round(None, Finish())
 
     def __init__(self, problem: Problem, gate: OutcomeGate) -> None:
-        super().__init__(problem.outputs)
+        super().__init__(problem.outputs, problem.half)
         self.gate, self._rounds = gate, LocalRounds(problem)
 
     def rounds(self, done: int, observe: Observer) -> Generator[Round, Vector, None]:
@@ -109,6 +112,7 @@ def program(spec: RunSpec, access: LabelAccess) -> BambiProgram | LocalProgram:
         spec.evaluate_every,
         spec.checkpoint_every,
         evaluations(spec, access, labels, rows),
+        settings.sends_half(spec.dtype),
     )
     return (LocalProgram if local else BambiProgram)(problem, OutcomeGate(gate.is_paid, gate.is_known_paid))
 
@@ -141,7 +145,7 @@ def predictor(spec: RunSpec, access: LabelAccess) -> Predictor:
     return Predictor(
         BambiForm(outputs),
         lambda first, count: Round(None, RowsForward("all", first, count)),
-        lambda total: loss.predict(total.reshape(-1, outputs)),
+        lambda total: loss.predict(widened(total.reshape(-1, crossing_columns(outputs)), outputs)),
         labels.classes,
     )
 

@@ -108,7 +108,7 @@ def contribute(block: LocalBlock, state: LocalState, ask: LocalForward | RowsFor
     if isinstance(ask, RowsForward):
         span = slice(ask.first, ask.first + ask.count)
         rows: slice | Array = span if ask.rows == "all" else getattr(whole.rows, ask.rows)[span]
-        return state, _logits(block, state.point, whole.features[rows]).reshape(-1)
+        return state, reduced(_logits(block, state.point, whole.features[rows])).reshape(-1)
     if ask.k != state.k + 1:
         raise OutcomeUnexpected(f"exchange {ask.k} was asked for where {state.k + 1} is due")
     own = _logits(block, state.point, _features(block, ask))
@@ -222,5 +222,4 @@ def _features(block: LocalBlock, ask: LocalForward) -> Array:
 def _logits(block: LocalBlock, point: Point, features: Array) -> Array:
     """h_m of some rows."""
     whole = block.block
-    flat = predict(whole.model, point.x, point.y.numpy(), features, whole.has_direct_term)
-    return flat.reshape(len(features), whole.outputs)
+    return predict(whole.model, point.x, point.y.numpy(), features, whole.has_direct_term)

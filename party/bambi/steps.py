@@ -9,8 +9,8 @@ Symbol map:
     ŷ_m^j           trajectories        (1+Q, embedding, C)     party     never
     u_{k,j}         directions          (Q, p_m)                party     drawn from the public seed
     s_m = T(x, a)   embedding           (…, batch, embedding)   party     never
-    h_m = s_m y_m   contribution        (1+Q, batch, C)         party     as an addend of a secure sum
-    θ, ϑ            Gradient            (…, batch, C)           all       released by the coordinator
+    h_m = s_m y_m   contribution        (1+Q, batch, C − 1)     party     as an addend of a secure sum
+    θ, ϑ            Gradient            (…, batch, C − 1)       all       released by the coordinator
     v               solve.solution      (embedding, C)          party     never
 
 `apply` takes the outcome of the round before, `contribute` makes the addend of the next one; both are pure. What a
@@ -52,6 +52,7 @@ from parley.party.bambi.phases import (
     UpperAsked,
 )
 from parley.protocols.bambi.batches import lower_rows, upper_rows
+from parley.protocols.bambi.columns import completed, crossing_columns, reduced
 from parley.protocols.bambi.messages import (
     Ask,
     Coefficients,
@@ -203,15 +204,15 @@ def contribute(block: Block, state: State, ask: Ask) -> tuple[State, Vector]:
             span = slice(first, first + count)
             rows = span if name == "all" else getattr(block.rows, name)[span]
             h = predict(block.model, state.x, state.y, block.features[rows], block.has_direct_term)
-            return state._replace(phase=READY), h
+            return state._replace(phase=READY), _flat(reduced(h))
     return state, np.empty(0)
 
 
-def predict(model: EmbeddingModel, x: Tensor, y: Array, features: Array, embeds: bool) -> Vector:
-    """h_m of some rows, flattened; `embeds` says whether x are the model's weights."""
+def predict(model: EmbeddingModel, x: Tensor, y: Array, features: Array, embeds: bool) -> Array:
+    """h_m of some rows; `embeds` says whether x are the model's weights."""
     with torch.no_grad():
         s = model.apply(x, torch.from_numpy(features)).numpy() if embeds else features
-    return _flat(s @ y)
+    return np.asarray(s @ y)
 
 
 def _descent_forward(block: Block, state: State, ask: LowerForward) -> tuple[State, Vector]:
@@ -226,7 +227,7 @@ def _descent_forward(block: Block, state: State, ask: LowerForward) -> tuple[Sta
         case _:
             raise _out_of_step(ask, state)
     phase = DescentAsked(trajectories, moments, points, directions, current, newest=current)
-    return state._replace(phase=phase), _flat(current.s @ trajectories)
+    return state._replace(phase=phase), _flat(reduced(current.s @ trajectories))
 
 
 def next_lower_batch(block: Block, state: State) -> LowerForward | None:
@@ -323,7 +324,7 @@ def _upper_forward(block: Block, state: State, ask: UpperForward) -> tuple[State
     a = torch.from_numpy(block.features[upper_rows(block.settings, block.rows, block.seed, ask.k)])
     weights = state.x.detach().clone().requires_grad_(block.has_direct_term)
     s = block.model.apply(weights, a) if block.has_direct_term else a
-    return state._replace(phase=UpperAsked(ask.k, lower, s, weights)), _flat(s.detach().numpy() @ state.y)
+    return state._replace(phase=UpperAsked(ask.k, lower, s, weights)), _flat(reduced(s.detach().numpy() @ state.y))
 
 
 def _upper_gradient(block: Block, state: State, phase: UpperAsked, vartheta: Array) -> State:
@@ -400,7 +401,7 @@ def _newton_forward(block: Block, state: State, ask: LowerForward) -> tuple[Stat
         case _:
             raise _out_of_step(ask, state)
     scalars = [np.sum(lower.penalty * candidate**2), np.sum(lower.penalty * step**2)]
-    return state._replace(phase=phase), _flat(lower.s @ candidate, *scalars)
+    return state._replace(phase=phase), _flat(reduced(lower.s @ candidate), *scalars)
 
 
 def _lower_batch(block: Block, x: Tensor, s: Array) -> LowerBatch:
@@ -434,7 +435,7 @@ def _curvature_forward(block: Block, state: State, ask: CurvatureForward) -> tup
     lower = system.batch
     z = lower.precondition(solve.residual)
     high, low = to_limbs(np.array([2 * np.sum(lower.penalty * z**2), np.sum(solve.residual * z)]))
-    return state._replace(phase=CurvatureAsked(ask.k, system, solve, z)), _flat(lower.s @ z, *high, *low)
+    return state._replace(phase=CurvatureAsked(ask.k, system, solve, z)), _flat(reduced(lower.s @ z), *high, *low)
 
 
 def _conjugate_step(block: Block, state: State, phase: CurvatureAsked, step: CurvatureStep) -> State:
@@ -471,8 +472,9 @@ def _implicit_step(
 
 
 def _received(array: Array, block: Block, shape: tuple[int, ...]) -> Array:
-    _check_shape(array.shape, shape)
-    return array.astype(block.features.dtype, copy=False)
+    """θ or a product of this shape, with the column that did not cross."""
+    _check_shape(array.shape, (*shape[:-1], crossing_columns(block.outputs)))
+    return completed(array.astype(block.features.dtype, copy=False), block.outputs)
 
 
 def _flat(array: Array, *scalars: np.floating) -> Vector:

@@ -139,8 +139,6 @@ class LocalSpec(Section):
     """Step size of x (Adam) at the beginning of a round; it falls to zero until the next exchange."""
     lower_step: float = Field(default=1e-2, gt=0)
     """Step size of y (Adam) at the beginning of a round."""
-    message: Literal["half", "full"] = "half"
-    """Precision of the sums that go back to the parties; `half` spares bytes, `full` keeps the run's dtype."""
 
 
 NEWTON_REPEATS = 3
@@ -194,6 +192,9 @@ class BambiSpec(AlgorithmSettings):
     """hyper_parameters: one coefficient for each party, or for each of its features."""
     intercept: bool = True
     """Where features are the embedding (hyper_parameters, kind identity): give the first party a column of ones."""
+    message: Literal["half", "full"] | None = None
+    """Precision of what goes back to the parties; `half` spares bytes, `full` keeps the run's dtype. If left out, half
+    where a network learns classes in float32 by `implicit`, `local` or `joint`."""
     upper: UpperSpec = UpperSpec()
     """The upper level."""
     lower: LowerSpec = LowerSpec()
@@ -250,6 +251,27 @@ class BambiSpec(AlgorithmSettings):
                 "hypergradient local is for levels with the same rows: write `split: {upper: lower}`, or take "
                 "`hypergradient: implicit`"
             )
+
+    def coarse(self, dtype: str) -> bool:
+        """Whether a few digits are enough in what crosses: where a network learns classes from samples of the rows.
+
+        Coefficients are tuned exactly, and zeroth order reads small differences.
+        """
+        return dtype == "float32" and self.embeds and self.loss != "squared" and self.trajectories == 1
+
+    def sum_bits(self, dtype: str) -> Literal[32, 64]:
+        """The ring that sums need."""
+        return 32 if self.coarse(dtype) else 64
+
+    @property
+    def takes_coarse_sums(self) -> bool:
+        """Where sums hold logits of classes and nothing else: systems of equations need their scalars exact."""
+        alone = self.hypergradient == "local" or self.problem == "joint"
+        return alone and self.embeds and self.loss != "squared"
+
+    def sends_half(self, dtype: str) -> bool:
+        """Whether arrays go to the parties in half precision."""
+        return self.message == "half" or (self.message is None and self.coarse(dtype))
 
     @property
     def embeds(self) -> bool:

@@ -35,8 +35,9 @@ def spec_of(**changes):
         "algorithm": "bambi",
         "hypergradient": "local",
         "regularisation": 1e-3,
+        "message": "full",
         "model": {"kind": "mlp", "hidden": [6], "out": 4, "activation": "tanh"},
-        "local": {"exchanges": 9, "epochs": 3, "minibatch": 32, "message": "full"} | changes,
+        "local": {"exchanges": 9, "epochs": 3, "minibatch": 32} | changes,
     }
     text = {
         "name": "local",
