@@ -1,14 +1,19 @@
 """What a prediction costs: the latency of one row, and rows per second in batches, on a trained federation.
 
 Three parties as real processes over mutual TLS, digits, every sum under pairwise masks. Rows are in a table that the
-parties hold beside their training table. A prediction opens a session with fresh keys at every party, and closes it
-again; a call that does nothing (GetRun) shows what the wire alone takes, and the same model in one process what the
-arithmetic takes.
+parties hold beside their training table. A prediction of a run opens a session with fresh keys at every party, and
+closes it again; a deployed model keeps one open. A call that looks one run up (GetRun) shows what the wire alone takes,
+and the same model in one process what the arithmetic takes. Callers at once are processes of their own: they, the
+coordinator and the parties share one machine, and the processor time of each says what the limit is.
 """
 
+import asyncio
 import functools
+import multiprocessing
+import os
 import statistics
 import tempfile
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -17,6 +22,7 @@ from typing import Any
 import numpy as np
 
 from parley.benchmarks.rows import row_of
+from parley.client import RequestRefused
 from parley.local import LocalFederation
 from parley.services.coordinator.config import LabelConfig
 from parley.services.coordinator.labels import LabelStore
@@ -28,6 +34,8 @@ from parley.splitting import split_dataset
 
 PARTIES = ("bank", "shop", "telco")
 SINGLES, BATCHES, BATCH = 200, 20, 1000
+CALLERS, CALLER_PROCESSES, CALLING_SECONDS = 32, 2, 10.0
+SWAPS = 20
 SPEC = """
 name: serving
 parties: [bank, shop, telco]
@@ -35,6 +43,7 @@ split: {lower: 0.9, upper: lower, test: 0.1}
 train: {algorithm: bambi, model: {kind: mlp, hidden: [64], out: 16}, upper: {steps: 5}}
 privacy: {labels: {mechanism: "off"}}
 """
+POLICY = {"predictions": {"rows_per_day": 1_000_000_000}}
 
 
 def run() -> list[dict[str, Any]]:
@@ -46,31 +55,140 @@ def run() -> list[dict[str, Any]]:
         labels = {"train": {"path": directory / "data" / "labels.parquet"}}
         tables = {name: {"train": {"path": path}, "fresh": {"path": path}} for name, path in files.items()}
         alone = _alone(files, labels["train"]["path"])
-        with LocalFederation(directory, tables, labels) as federation, federation.connect() as client:
-            trained = client.start(SPEC)
+        with (
+            LocalFederation(directory, tables, labels, policy=POLICY) as federation,
+            federation.connect() as client,
+        ):
+            trained, other = (client.start(f"seed: {seed}\n{SPEC}") for seed in (0, 1))
             trained.result()
-            ids = trained.predict("fresh").ids
+            other.result()
+            expected = trained.predict("fresh")
+            ids = expected.ids
             picks = np.random.default_rng(0).integers(len(ids), size=SINGLES)
-            empty = _times([trained.refresh] * SINGLES)
-            singles = _times([functools.partial(trained.predict, "fresh", [ids[row]]) for row in picks])
+            deployed = client.deploy(trained, "served", "fresh")
+            _times([functools.partial(deployed.predict, ids[row]) for row in picks])  # the first ones warm it up
+            empty, warm = [], []
+            for row in picks:  # by turns, so that whatever else the machine does meets both alike
+                empty += _times([trained.refresh])
+                warm += _times([functools.partial(deployed.predict, ids[row])])
+            many = _many_callers(federation, ids)
+            wrong, asked = _swapped(federation, client, (trained, other), ids)
+            deployed.undeploy()
+            singles = _times([functools.partial(trained.predict, "fresh", [ids[row]]) for row in picks[:50]])
             batches = _times([lambda: trained.predict("fresh", ids[:BATCH])] * BATCHES)
             whole = _times([lambda: trained.predict("fresh")] * 5)
     base = 1e3 * statistics.median(empty)
-    p50, p99 = (1e3 * float(np.percentile(singles, q)) for q in (50, 99))
+    p50, p99 = (1e3 * float(np.percentile(warm, q)) for q in (50, 99))
+    base99 = 1e3 * float(np.percentile(empty, 99))
+    cold = 1e3 * statistics.median(singles)
     batch, table = BATCH / statistics.median(batches), len(ids) / statistics.median(whole)
     return [
         row_of("no prediction", "latency p50", base, "ms", "GetRun", 1.0),
-        row_of("one row by id", "latency p50", p50, "ms", "GetRun", p50 / base),
-        row_of("one row by id", "latency p99", p99, "ms", "GetRun", p99 / base),
-        row_of(f"{BATCH} rows by id", "throughput", batch, "rows/s", "one process", batch / alone),
-        row_of(f"all {len(ids)} rows", "throughput", table, "rows/s", "one process", table / alone),
+        row_of("no prediction", "latency p99", base99, "ms", "its p50", base99 / base),
+        row_of("one row, deployed", "latency p50", p50, "ms", "GetRun", p50 / base),
+        row_of("one row, deployed", "latency p99", p99, "ms", "its p50", p99 / p50),
+        *many,
+        row_of(f"{SWAPS} swaps, {asked} answers", "wrong or missing", wrong, "answers"),
+        row_of("one row of a run", "latency p50", cold, "ms", "deployed", cold / p50),
+        row_of(f"{BATCH} rows of a run", "throughput", batch, "rows/s", "one process", batch / alone),
+        row_of(f"all {len(ids)} rows of a run", "throughput", table, "rows/s", "one process", table / alone),
     ]
+
+
+def _many_callers(federation: LocalFederation, ids: list[str]) -> list[dict[str, Any]]:
+    """Single rows asked for by many callers at once, and the processor time that each service spends on one."""
+    services = {name: process.pid for name, process in federation.processes.items()}
+    where = (federation.addresses["coordinator"], str(federation.identity("client")))
+    before = {name: _processor_seconds(pid) for name, pid in services.items()}
+    with multiprocessing.get_context("spawn").Pool(CALLER_PROCESSES) as pool:
+        share = CALLERS // CALLER_PROCESSES
+        answers = pool.starmap(call_for_a_while, [(*where, ids[place::2], share) for place in range(CALLER_PROCESSES)])
+    spent = {name: _processor_seconds(pid) - before[name] for name, pid in services.items()}
+    done = sum(len(each[0]) for each in answers)
+    seconds = max(each[1] for each in answers)
+    rate, times = done / seconds, np.concatenate([each[0] for each in answers])
+    p50, p99 = (1e3 * float(np.percentile(times, q)) for q in (50, 99))
+    case = f"{CALLERS} callers, a row each"
+    calling = sum(each[2] for each in answers)
+    total = sum(spent.values()) + calling
+    cores = total / seconds
+    rows = [
+        row_of(case, "throughput", rate, "rows/s", "2000 a second", rate / 2000),
+        row_of(case, "latency p50", p50, "ms"),
+        row_of(case, "latency p99", p99, "ms", "its p50", p99 / p50),
+        row_of(case, "cores in use", cores, "cores", "cores there are", cores / (os.cpu_count() or 1)),
+    ]
+    for name, used in {**spent, "callers": calling}.items():
+        rows.append(row_of(f"{case}: {name}", "processor time", 1e6 * used / done, "µs/row", "all", used / total))
+    return rows
+
+
+def call_for_a_while(address: str, identity: str, ids: list[str], callers: int) -> tuple[list[float], float, float]:
+    """Ask for single rows from so many callers at once; returns their latencies, the time, and the processor time."""
+    return asyncio.run(_call_for_a_while(address, identity, ids, callers))
+
+
+async def _call_for_a_while(
+    address: str, identity: str, ids: list[str], callers: int
+) -> tuple[list[float], float, float]:
+    from parley.contracts.run.v1 import deployment_pb2, run_service_pb2_grpc
+    from parley.services.wire.transport import open_channel
+
+    times: list[float] = []
+    async with open_channel(address, Path(identity), "coordinator", "coordinator") as channel:
+        stub = run_service_pb2_grpc.RunServiceStub(channel)
+
+        async def call(place: int, until: float) -> None:
+            while time.perf_counter() < until:
+                place = (place + callers) % len(ids)
+                started = time.perf_counter()
+                await stub.PredictRows(deployment_pb2.PredictRowsRequest(name="served", ids=[ids[place]]))
+                times.append(time.perf_counter() - started)
+
+        await asyncio.gather(*(call(place, time.perf_counter() + 1.0) for place in range(callers)))  # warms up
+        times.clear()
+        started, spent = time.perf_counter(), time.process_time()
+        await asyncio.gather(*(call(place, started + CALLING_SECONDS) for place in range(callers)))
+        return times, time.perf_counter() - started, time.process_time() - spent
+
+
+def _swapped(federation: LocalFederation, client: Any, runs: tuple[Any, Any], ids: list[str]) -> tuple[int, int]:
+    """Answers that were wrong or did not come while versions were swapped, and all that were asked for."""
+    expected = {run.run_id: run.predict("fresh").scores for run in runs}
+    done, wrong, asked = threading.Event(), [0], [0]
+
+    def ask() -> None:
+        with federation.connect() as own:
+            deployed, row = own.deployment("served"), 0
+            while not done.is_set():
+                row, asked[0] = (row + 1) % len(ids), asked[0] + 1
+                try:
+                    answer = deployed.ask(ids[row])
+                    wrong[0] += bool(np.abs(answer.prediction.scores[0] - expected[answer.run_id][row]).max() > 1e-6)
+                except RequestRefused:
+                    wrong[0] += 1
+
+    callers = [threading.Thread(target=ask) for _ in range(4)]
+    for caller in callers:
+        caller.start()
+    for swap in range(SWAPS):
+        client.deploy(runs[(swap + 1) % 2], "served", "fresh")
+    done.set()
+    for caller in callers:
+        caller.join()
+    return wrong[0], asked[0]
+
+
+def _processor_seconds(pid: int) -> float:
+    """What a process has spent on a processor."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def _alone(files: dict[str, Path], labels: Path) -> float:
     """Rows per second of the same model in one process."""
-    stores = {name: TableStore({"train": TableConfig(path=path)}) for name, path in files.items()}
-    trained = train_pooled(parse_spec(SPEC), stores, LabelStore({"train": LabelConfig(path=labels)}))
+    stores = {name: TableStore({"train": TableConfig(path=str(path))}) for name, path in files.items()}
+    trained = train_pooled(parse_spec(SPEC), stores, LabelStore({"train": LabelConfig(path=str(labels))}))
     tables = [store.load("train") for store in stores.values()]
     return len(tables[0]) / statistics.median(_times([lambda: trained.predict(tables)] * BATCHES))
 

@@ -5,10 +5,22 @@ from typing import Any
 from google.protobuf.message import Message
 
 from parley.coordinator.programs import LabelFreeProgram
+from parley.numerics.networks import NetworkPlan, links, out_neighbours
 from parley.privacy.release import Addend, Release
 from parley.protocols.decentralised.codec import decode_contribution, encode_instruction
 from parley.protocols.decentralised.messages import PeerTraffic, StepRange
 from parley.protocols.tensor.codec import Blobs, MessageInvalid
+
+LOOKED_AT = 1000
+"""Steps of a network that changes by which its links are counted."""
+
+
+def links_per_step(plan: NetworkPlan, steps: int) -> float:
+    """Over how many links something is sent in a step, on average over the first steps."""
+    looked = range(max(1, min(steps, LOOKED_AT)))
+    return sum(len(out_neighbours(links(plan, step), member)) for step in looked for member in range(plan.size)) / len(
+        looked
+    )
 
 
 class Clock(LabelFreeProgram):

@@ -1,7 +1,8 @@
 """What a run will send, told before it starts: each algorithm says what its rounds carry, in numbers."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 
 @dataclass(frozen=True)
@@ -20,6 +21,8 @@ class Trips:
     """How many parties take part; None for all of them."""
     keeps: bool = False
     """Whether the parties write a checkpoint or the model, and sign for it."""
+    between: float = 0.0
+    """Bytes that the parties send each other meanwhile, all of them together."""
 
 
 def kept(steps: int, every: int, *, last: bool = True) -> Trips:
@@ -34,3 +37,26 @@ def evaluations(steps: int, every: int) -> int:
 
 
 Forecast = Sequence[Trips]
+Widths = Mapping[str, int]
+"""Feature columns of the parties' tables, by party, as far as they are known."""
+
+
+class WidthsUnknown(LookupError):
+    """A forecast needs the number of columns of a party's table."""
+
+
+def widths_of(widths: Widths, parties: Sequence[str]) -> list[int]:
+    """The columns of every party of a run.
+
+    Raises:
+        WidthsUnknown: if a party's are not known.
+    """
+    for party in parties:
+        if not widths.get(party):
+            raise WidthsUnknown(f"how many columns {party} has is not known yet: is it up, and its table read?")
+    return [widths[party] for party in parties]
+
+
+def network_size(widths: Sequence[int]) -> int:
+    """Weights and biases of a dense network with so wide layers."""
+    return sum((before + 1) * after for before, after in pairwise(widths))

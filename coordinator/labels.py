@@ -1,8 +1,8 @@
 """The labels of one run at the coordinator, and the one way to the gate in front of them."""
 
 import math
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -10,8 +10,10 @@ from numpy.typing import NDArray
 
 from parley.coordinator.evaluations import EvaluationAccess
 from parley.numerics.losses import Loss
+from parley.numerics.metrics import Measures
+from parley.numerics.weighted_loss import balanced_weights
 from parley.privacy.dataset_ledger import DatasetTerms
-from parley.privacy.evaluations import Evaluation
+from parley.privacy.evaluations import Evaluation, EvaluationPolicy
 from parley.privacy.label_gate import LabelGate
 from parley.privacy.label_vault import LabelPolicy, LabelVault
 from parley.privacy.ledger import Budget, Ledger
@@ -57,12 +59,32 @@ class LabelAccess:
     """What the labels' owner allows over all runs."""
     evaluations: EvaluationAccess | None = None
     """Counts figures on true labels; None where they stay with the label holder."""
+    problem_imports: Collection[str] = ()
+    """Problems that the coordinator's owner lets a run import."""
+    terms_of: Callable[[str], DatasetTerms] = lambda _: DatasetTerms()
+    """What owners of other label tables allow, by name."""
+
+    def beside(self, table: str) -> "LabelAccess":
+        """Another label table of the same coordinator, about the same rows, with an account of its own."""
+        spec = self.spec.model_copy(update={"labels": table})
+        return replace(
+            self, spec=spec, run_id=f"{self.run_id}/{table}" if self.run_id else "", terms=self.terms_of(table)
+        )
 
     def evaluation(self, labels: Labels, rows: RowNumbers, name: str, times: int) -> Evaluation:
         """The way out for figures on the true labels of these rows; `times` is for the whole run."""
         if self.evaluations is None or not len(rows):
             return Evaluation(len(rows))
         return self.evaluations.over(labels, rows, name, times)
+
+    @property
+    def measures(self) -> Measures | None:
+        """What is measured beside the usual figures; None where figures leave with noise only."""
+        known = self.evaluations.policy if self.evaluations else EvaluationPolicy()
+        asked = self.spec.evaluation
+        if known.epsilon is not None:
+            return None
+        return Measures(asked.threshold, known.minimum_rows, asked.resamples, self.spec.seed)
 
     def load(self, loss: str) -> Labels:
         """The labels, as a loss of this name takes them."""
@@ -74,6 +96,23 @@ class LabelAccess:
             )
         return labels
 
+    def class_weights(self, labels: Labels, rows: RowNumbers, wanted: Any) -> NDArray[np.float64] | None:
+        """The weight of each class, as a spec's `class_weights` wants it for these training rows; None for alike.
+
+        Raises:
+            LabelsMissing: if the weights are not those of the labels' classes.
+        """
+        if wanted is None:
+            return None
+        if wanted == "balanced":
+            return balanced_weights(labels.values[rows], len(labels.classes))
+        if set(wanted) != set(labels.classes):
+            raise LabelsMissing(
+                f"class_weights are of {', '.join(sorted(wanted))}; the classes of {self.spec.label_table} are "
+                f"{', '.join(labels.classes[:20])}: give each of them a weight, or write `balanced`"
+            )
+        return np.array([wanted[name] for name in labels.classes])
+
     def gate(
         self, labels: Labels, loss: Loss, plan: ReleasePlan, dtype: type[np.floating[Any]] = np.float32
     ) -> LabelGate:
@@ -83,7 +122,7 @@ class LabelAccess:
         bins = None if settings.bins is None else Bins(settings.bins.low, settings.bins.high, settings.bins.points)
         policy = LabelPolicy(settings.mechanism, None if off else settings.epsilon, settings.kind, bins)
         tags = tag_records(noise, self.spec.label_table, labels.ids.tolist(), _values(labels))
-        vault = LabelVault(labels.values, loss, policy, noise, self.run_id, tags, labels.classes, dtype)
+        vault = LabelVault(labels.values, loss, policy, noise, self.run_id, tags, labels.classes, dtype, self.measures)
         budget, digest = Budget(math.inf) if off else self._budget(), labels_digest(labels)
         self.ledger.open_run(self.run_id, len(labels), budget, digest, self.spec.label_table)
         recipients = tuple(entry.name for entry in self.spec.parties)

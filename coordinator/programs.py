@@ -2,12 +2,12 @@
 
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Literal, Protocol, runtime_checkable
 
 from google.protobuf.message import Message
 
-from parley.coordinator.forecasts import Forecast
-from parley.coordinator.labels import LabelAccess
+from parley.coordinator.forecasts import Forecast, Widths
+from parley.coordinator.labels import LabelAccess, LabelKind
 from parley.numerics.arrays import Vector
 from parley.privacy.release import Addend, OutcomeGate, Release
 from parley.protocols.protocol import CrossingProtocol
@@ -126,6 +126,15 @@ class Predictor:
 
 
 @dataclass(frozen=True)
+class Head:
+    """How the sum over all blocks becomes scores, in words that other programs know."""
+
+    link: Literal["softmax", "logistic", "identity", "exponential", "sign"]
+    labels: LabelKind
+    """What kind of labels it was trained on."""
+
+
+@dataclass(frozen=True)
 class CoordinatorAlgorithm:
     """An algorithm's coordinator side, as it is registered."""
 
@@ -136,5 +145,9 @@ class CoordinatorAlgorithm:
     """Refuse, before a run starts, what the coordinator's side cannot work with; changes and spends nothing."""
     predictor: Callable[[RunSpec, LabelAccess], Predictor] | None = None
     """None where every party has the whole model."""
-    forecast: Callable[[RunSpec, LabelAccess], Forecast | None] = field(default=lambda _spec, _labels: None)
+    head: Callable[[RunSpec], Head] | None = None
+    """How the sum over all blocks becomes scores; None where every party has the whole model."""
+    forecast: Callable[[RunSpec, LabelAccess, Widths], Forecast | None] = field(
+        default=lambda _spec, _labels, _widths: None
+    )
     """What the rounds of a run will carry; None where that cannot be told. Reads labels for their number only."""

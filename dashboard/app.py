@@ -1,16 +1,18 @@
 """The page: static files, a small JSON interface, and server-sent events.
 
-Everything but the login needs the token or its cookie. A request that changes something must come from the page
-itself: it carries a header that a foreign page cannot set without asking, and the origin that the browser states.
+Everything but the login needs a token, a user or a session of one (`access`). A request that changes something must
+come from the page itself: it carries a header that a foreign page cannot set without asking, and the origin that the
+browser states.
 """
 
 import json
 import math
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import asdict
+from html import escape
 from pathlib import Path
-from typing import Any
-from urllib.parse import parse_qs
+from typing import Any, Literal
+from urllib.parse import parse_qs, urlsplit
 
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
@@ -20,14 +22,19 @@ from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from parley.dashboard.access import CSRF_HEADER, SESSION_SECONDS, Access, is_same_origin
+from parley.dashboard.access import CSRF_HEADER, SESSION_SECONDS, Access, is_same_origin, visitor
 from parley.dashboard.card import STYLE_HASH, card_html, make_card
 from parley.dashboard.crossings import crossings, tables_of
+from parley.dashboard.providers import FLOW_SECONDS, Flow, Provider, ProviderFailed, UserRefused
+from parley.dashboard.providers import SESSION_SECONDS as USER_SECONDS
+from parley.dashboard.rest import OPENAPI, asked_rows
+from parley.dashboard.tokens import TokenRefused
 from parley.dashboard.views import Refused, RunAccess
 from parley.spec.comparison import differences
 
 STATIC = Path(__file__).parent / "static"
-PUBLIC = frozenset({"/login", "/static/style.css", "/static/icon.svg"})
+CALLBACK = "/login/callback"
+PUBLIC = frozenset({"/login", "/login/provider", CALLBACK, "/static/style.css", "/static/icon.svg"})
 """What anyone may fetch: enough for the login form to look right."""
 LARGEST_BODY, LARGEST_LOGIN = 2 << 20, 4096
 LONGEST_SEARCH, MOST_COMPARED = 200, 8
@@ -68,19 +75,26 @@ class Guard:
                 message["headers"] = [*message["headers"], *(pair for pair in extra if pair[0] not in given)]
             await send(message)
 
-        refusal = self._refusal(request)
+        refusal = await self._refusal(request)
         await (refusal or self._app)(scope, receive, guarded)
 
-    def _refusal(self, request: Request) -> Response | None:
+    async def _refusal(self, request: Request) -> Response | None:
         path, changes = request.url.path, request.method not in ("GET", "HEAD")
         if changes and not is_same_origin(request):
             return _problem(403, "FOREIGN_ORIGIN", "the request comes from another page than this one")
         if path in PUBLIC:
             return None
-        if not self._access.admits(request):
+        try:
+            found = await self._access.visitor(request)
+        except (ProviderFailed, TokenRefused) as error:
+            return _problem(503, "LOGIN_UNAVAILABLE", str(error))
+        if found is None:
             if path == "/":
-                return FileResponse(STATIC / "login.html", status_code=401)
-            return _problem(401, "NOT_LOGGED_IN", "log in at / with the coordinator's token, or send it as a bearer")
+                return _login(self._access)
+            return _problem(
+                401, "NOT_LOGGED_IN", "log in at / with a token of this coordinator, or send it as a bearer"
+            )
+        visitor.set(found)
         if changes and CSRF_HEADER not in request.headers:
             return _problem(403, "HEADER_MISSING", f"send the header {CSRF_HEADER}: 1 with what changes something")
         return None
@@ -93,7 +107,9 @@ def make_app(runs: RunAccess, access: Access) -> Starlette:
         routes=[
             Route("/", _file("index.html")),
             Route("/login", routes.login, methods=["POST"]),
-            Route("/login", _file("login.html")),
+            Route("/login", routes.login_form),
+            Route("/login/provider", routes.begin_login),
+            Route(CALLBACK, routes.finish_login),
             Route("/logout", routes.logout, methods=["POST"]),
             Route("/metrics", routes.metrics),
             Route("/api/runs", routes.runs),
@@ -112,12 +128,15 @@ def make_app(runs: RunAccess, access: Access) -> Starlette:
             Route("/api/runs/{run}/delete", routes.delete, methods=["POST"]),
             Route("/api/runs/{run}/predict", routes.predict, methods=["POST"]),
             Route("/api/compare", routes.compare),
+            Route("/api/openapi.json", _openapi),
+            Route("/api/deployments", routes.deployments),
+            Route("/api/deployments/{name}/predictions", routes.predict_rows, methods=["POST"]),
             Route("/api/runs/{run}/card.json", routes.card_json),
             Route("/runs/{run}/card", routes.card),
             Mount("/static", StaticFiles(directory=STATIC)),
         ],
         middleware=[Middleware(Guard, access=access)],
-        exception_handlers={Refused: _refused},
+        exception_handlers={Refused: _refused, ProviderFailed: _provider_failed},
     )
 
 
@@ -127,22 +146,56 @@ class _Routes:
     def __init__(self, runs: RunAccess, access: Access) -> None:
         self._runs, self._access = runs, access
 
+    async def login_form(self, _: Request) -> Response:
+        return _login(self._access, 200)
+
     async def login(self, request: Request) -> Response:
         body = await _body(request, LARGEST_LOGIN)
         token = parse_qs(body.decode("utf-8", "replace")).get("token", [""])[0]
-        if not self._access.opens(token):
-            page = (STATIC / "login.html").read_text().replace("hidden", "")  # shows the line that says so
-            return HTMLResponse(page, status_code=401)
+        shown = await self._access.shown(token)
+        if shown is None:
+            return _login(self._access, problem="That is no token of this coordinator.")
         answer = RedirectResponse("/", status_code=303)
-        answer.set_cookie(
-            self._access.cookie,
-            self._access.make_cookie(),
-            max_age=SESSION_SECONDS,
-            httponly=True,
-            samesite="strict",
-            secure=self._access.secure,
-        )
+        self._keep(answer, self._access.cookie, shown[1], SESSION_SECONDS, "strict")
         return answer
+
+    async def begin_login(self, request: Request) -> Response:
+        provider = self._provider()
+        flow = await provider.begin(self._callback(request, provider))
+        answer = RedirectResponse(flow.address, status_code=303)
+        sealed = self._access.sealed({"flow": asdict(flow)}, FLOW_SECONDS)
+        self._keep(answer, self._access.flow_cookie, sealed, FLOW_SECONDS, "lax")  # it comes back from another site
+        return answer
+
+    async def finish_login(self, request: Request) -> Response:
+        provider, asked = self._provider(), request.query_params
+        facts = self._access.unsealed(request.cookies.get(self._access.flow_cookie, "")) or {}
+        try:
+            if "flow" not in facts or "code" not in asked:
+                raise UserRefused("the provider did not let you in, or it took too long: begin again")
+            flow = Flow(**facts["flow"])
+            user = await provider.finish(flow, self._callback(request, provider), asked.get("state", ""), asked["code"])
+        except UserRefused as refused:
+            return _login(self._access, problem=str(refused).capitalize())
+        # A strict cookie is not sent along a redirect from another site: the page goes on by itself.
+        answer = HTMLResponse('<!doctype html><meta http-equiv="refresh" content="0;url=/"><a href="/">Go on</a>')
+        self._keep(answer, self._access.cookie, self._access.user_session(user), USER_SECONDS, "strict")
+        answer.delete_cookie(self._access.flow_cookie, httponly=True, samesite="lax", secure=self._access.secure)
+        return answer
+
+    def _keep(
+        self, answer: Response, cookie: str, value: str, seconds: int, same_site: Literal["strict", "lax"]
+    ) -> None:
+        answer.set_cookie(cookie, value, max_age=seconds, httponly=True, samesite=same_site, secure=self._access.secure)
+
+    def _provider(self) -> Provider:
+        if self._access.provider is None:
+            raise Refused(404, "NO_PROVIDER", "no OpenID Connect provider is configured (`web.provider`)")
+        return self._access.provider
+
+    def _callback(self, request: Request, provider: Provider) -> str:
+        seen = urlsplit(str(request.base_url))
+        return (provider.terms.url or f"{seen.scheme}://{seen.netloc}").rstrip("/") + CALLBACK
 
     async def logout(self, _: Request) -> Response:
         answer = _json({})
@@ -185,8 +238,12 @@ class _Routes:
         return _json(asdict(await self._runs.check(spec)))
 
     async def start(self, request: Request) -> Response:
-        spec, request_id = await _texts(request, "spec", "request_id")
-        return _json(asdict(await self._runs.start(request_id, spec)), 201)
+        content = await _content(request)
+        spec, request_id = _texts_of(content, "spec", "request_id")
+        priority = content.get("priority", 0)
+        if type(priority) is not int:
+            raise Refused(400, "MESSAGE_INVALID", "priority: send a whole number, or leave it out")
+        return _json(asdict(await self._runs.start(request_id, spec, priority)), 201)
 
     async def cancel(self, request: Request) -> Response:
         return _json(asdict(await self._runs.cancel(_run(request))))
@@ -207,6 +264,13 @@ class _Routes:
         wanted = [line.strip() for line in ids.replace(",", "\n").splitlines() if line.strip()]
         return _json(asdict(await self._runs.predict(_run(request), table.strip(), wanted)))
 
+    async def deployments(self, _: Request) -> Response:
+        return _json([asdict(each) for each in await self._runs.deployments()])
+
+    async def predict_rows(self, request: Request) -> Response:
+        ids, features = asked_rows(await _body(request, LARGEST_BODY))
+        return _json(asdict(await self._runs.predict_rows(str(request.path_params["name"]), ids, features)))
+
     async def compare(self, request: Request) -> Response:
         chosen = request.query_params.getlist("run")
         if not 2 <= len(chosen) <= MOST_COMPARED:
@@ -223,6 +287,8 @@ class _Routes:
         async def stream() -> AsyncIterator[str]:
             yield "retry: 2000\n\n"
             async for event, now in self._runs.watch(run.run_id, after):
+                if await self._access.visitor(request) is None:  # the token was revoked, or the session has ended
+                    return
                 facts = {key: value for key, value in asdict(now).items() if key != "spec_yaml"}
                 data = json.dumps(_finite({"event": asdict(event), "run": facts}), allow_nan=False)
                 yield f"id: {event.sequence}\nevent: run\ndata: {data}\n\n"
@@ -244,6 +310,15 @@ class _Routes:
         return make_card(run, events, ledger, await self._runs.parties(), self._runs.version, tuned)
 
 
+def _login(access: Access, status: int = 401, problem: str = "") -> Response:
+    page = (STATIC / "login.html").read_text().replace("PROBLEM", escape(problem))
+    if problem:
+        page = page.replace('class="problem" hidden', 'class="problem"')
+    if access.provider is not None:
+        page = page.replace('class="provider" hidden', 'class="provider"')
+    return HTMLResponse(page, status_code=status)
+
+
 def _file(name: str) -> Callable[[Request], Awaitable[Response]]:
     async def answer(_: Request) -> Response:
         return FileResponse(STATIC / name)
@@ -251,18 +326,30 @@ def _file(name: str) -> Callable[[Request], Awaitable[Response]]:
     return answer
 
 
+async def _openapi(_: Request) -> Response:
+    return _json(OPENAPI)
+
+
 def _run(request: Request) -> str:
     return str(request.path_params["run"])
 
 
-async def _texts(request: Request, *fields: str) -> list[str]:
-    body = await _body(request, LARGEST_BODY)
+async def _content(request: Request) -> dict[str, Any]:
+    """The JSON object of a body; an empty one for anything else."""
     try:
-        content = json.loads(body)
-        values = [content[field] for field in fields]
-    except (ValueError, KeyError, TypeError):
-        values = [None]
-    if not all(isinstance(value, str) for value in values):
+        content = json.loads(await _body(request, LARGEST_BODY))
+    except (ValueError, RecursionError):
+        return {}
+    return content if isinstance(content, dict) else {}
+
+
+async def _texts(request: Request, *fields: str) -> list[str]:
+    return _texts_of(await _content(request), *fields)
+
+
+def _texts_of(content: dict[str, Any], *fields: str) -> list[str]:
+    values = [value for field in fields if isinstance(value := content.get(field), str)]
+    if len(values) < len(fields):
         raise Refused(400, "MESSAGE_INVALID", f"send a JSON object with {' and '.join(fields)} as text")
     return values
 
@@ -292,6 +379,10 @@ def _finite(value: Any) -> Any:
 
 def _problem(status: int, reason: str, message: str) -> JSONResponse:
     return JSONResponse({"reason": reason, "message": message}, status_code=status)
+
+
+async def _provider_failed(_: Request, error: Exception) -> Response:
+    return _problem(503, "LOGIN_UNAVAILABLE", str(error))
 
 
 async def _refused(_: Request, error: Exception) -> Response:

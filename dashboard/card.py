@@ -13,8 +13,9 @@ import jinja2
 import yaml
 
 from parley.dashboard.crossings import crossings
+from parley.dashboard.quality import quality
 from parley.dashboard.views import CoefficientsView, EventView, LedgerView, PartyView, RunView
-from parley.spec.events import TOTALS, RunData, RunParty, RunStateChange, RunWarning, measured
+from parley.spec.events import TOTALS, RunData, RunParty, RunStateChange, RunWarning, measured, without_details
 
 TEMPLATES = Path(__file__).parent / "templates"
 
@@ -53,8 +54,9 @@ def make_card(
             "created": run.created,
             "changed": run.changed,
         },
-        "metrics": newest,
-        "curves": _curves(events, newest),
+        "metrics": without_details(newest),
+        "quality": quality(newest),
+        "curves": _curves(events, without_details(newest)),
         "coefficients": [asdict(each) for each in coefficients],
         "data": _data(events),
         "privacy": {
@@ -85,7 +87,12 @@ def make_card(
 def card_html(card: dict[str, Any]) -> str:
     """The card as one page without scripts or links to other files."""
     charts = [_Chart(name, points).svg() for name, points in card["curves"].items() if len(points) > 1]
-    return _environment.get_template("card.html").render(card=card, charts=charts, style=STYLE, text=_readable)
+    shapes = card.get("quality", {}).get("curves", {})  # a card of an older version has none
+    shown = [_Chart(name, points, *AXES[name]).svg() for name, points in shapes.items()]
+    page = _environment.get_template("card.html")
+    return page.render(
+        card=card, charts=charts, quality=card.get("quality", {}), shapes=shown, style=STYLE, text=_readable
+    )
 
 
 def _data(events: Sequence[EventView]) -> list[dict[str, Any]]:
@@ -119,13 +126,21 @@ def _curves(events: Sequence[EventView], names: Any) -> dict[str, list[tuple[int
     return {name: sorted(points.items()) for name, points in curves.items()}
 
 
+AXES = {
+    "ROC": ("false positives", "true positives"),
+    "precision and recall": ("recall", "precision"),
+    "calibration": ("predicted", "observed"),
+}
+"""What the curves of held-out rows are over, and what of."""
+
+
 class _Chart:
-    """One metric over the steps, as an SVG."""
+    """One metric over the steps, or one share over another, as an SVG."""
 
     WIDTH, HEIGHT, LEFT, BOTTOM = 320.0, 150.0, 44.0, 22.0
 
-    def __init__(self, name: str, points: Sequence[tuple[int, float]]) -> None:
-        self.name, self.points = name, points
+    def __init__(self, name: str, points: Sequence[tuple[float, float]], over: str = "step", of: str = "") -> None:
+        self.name, self.points, self.over, self.of = name, sorted(points), over, of
 
     def svg(self) -> str:
         steps, values = zip(*self.points, strict=True)
@@ -133,8 +148,8 @@ class _Chart:
         spread = (high - low) or 1.0
         width, height = self.WIDTH - self.LEFT - 8, self.HEIGHT - self.BOTTOM - 26
 
-        def place(step: int, value: float) -> str:
-            x = self.LEFT + width * (step - steps[0]) / max(1, steps[-1] - steps[0])
+        def place(step: float, value: float) -> str:
+            x = self.LEFT + width * (step - steps[0]) / ((steps[-1] - steps[0]) or 1)
             return f"{x:.1f},{26 + height * (high - value) / spread:.1f}"
 
         path = " ".join(place(*point) for point in self.points)
@@ -143,8 +158,10 @@ class _Chart:
             path=path,
             low=_readable(low),
             high=_readable(high),
-            first=steps[0],
-            last=steps[-1],
+            first=_readable(steps[0]),
+            last=_readable(steps[-1]),
+            over=self.over,
+            of=self.of,
             width=self.WIDTH,
             height=self.HEIGHT,
             left=self.LEFT,

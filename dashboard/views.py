@@ -38,6 +38,9 @@ class RunView:
     attempt: int
     spec_yaml: str
     tags: Sequence[str] = ()
+    queue_position: int = 0
+    """Its place among the runs that wait for their turn, from 1; 0 if it does not wait."""
+    started_by: str = ""
 
 
 @dataclass(frozen=True)
@@ -200,6 +203,8 @@ class ForecastView:
     rounds: int
     sent_bytes: int
     received_bytes: int
+    peer_bytes: int = 0
+    """Between the parties."""
 
 
 @dataclass(frozen=True)
@@ -221,6 +226,45 @@ class PredictionView:
     classes: Sequence[str]
 
 
+@dataclass(frozen=True)
+class DeploymentView:
+    """A model that is kept ready."""
+
+    name: str
+    version: int
+    run_id: str
+    table: str
+    state: str
+    """SERVING, OPENING or REFUSED."""
+    problem: str
+    earlier_versions: Sequence[int]
+    deployed_by: str
+    deployed: str
+    rows: int
+    """Answered since the coordinator started."""
+    sums: int
+
+
+@dataclass(frozen=True)
+class ServedView:
+    """What a deployed model answers."""
+
+    ids: Sequence[str]
+    scores: Sequence[Sequence[float]]
+    classes: Sequence[str]
+    run_id: str
+    version: int
+
+
+@dataclass(frozen=True)
+class FeaturesView:
+    """Features of one party's block that a caller brings along, row by row."""
+
+    party: str
+    columns: Sequence[str]
+    values: Sequence[str]
+
+
 class RunAccess(Protocol):
     """What the page asks of its coordinator. Every method may raise `Refused`."""
 
@@ -239,7 +283,7 @@ class RunAccess(Protocol):
     async def check(self, spec_yaml: str) -> CheckView:
         """Every mistake of a spec, and what a run of it would send."""
 
-    async def start(self, request_id: str, spec_yaml: str) -> RunView:
+    async def start(self, request_id: str, spec_yaml: str, priority: int = 0) -> RunView:
         """Start a run; the same request starts it once."""
 
     async def cancel(self, run_id: str) -> RunView:
@@ -256,6 +300,12 @@ class RunAccess(Protocol):
 
     async def predict(self, run_id: str, table: str, ids: Sequence[str]) -> PredictionView:
         """Predict rows of a table that every party holds, all of them if no ids are given."""
+
+    async def deployments(self) -> Sequence[DeploymentView]:
+        """What is deployed."""
+
+    async def predict_rows(self, name: str, ids: Sequence[str], features: Sequence[FeaturesView]) -> ServedView:
+        """Rows by a deployed model."""
 
     async def parties(self) -> Sequence[PartyView]:
         """The state of every party."""

@@ -42,20 +42,20 @@ def per_step(steps: int) -> dict[str, Any]:
     return train
 
 
-def run(quick: bool, data: Path | None = None) -> list[Row]:
+def run(quick: bool, data: Path | None = None, seed: int = 0) -> list[Row]:
     """Accuracy and total ε for each schedule and ε; `quick` takes fewer upper steps and leaves out the middle ε."""
     rows: list[Row] = []
     with mnist_federation(data) as client:
         for epsilon in (1.0, 5.0) if quick else (1.0, 5.0, 10.0):
             steps = 120 if quick else 600
             labels = {"mechanism": "once", "epsilon": epsilon, "delta": DELTA}
-            done, _ = trained(client, once(epsilon, steps), labels, f"once-{epsilon:g}")
+            done, _ = trained(client, once(epsilon, steps), labels, f"once-{epsilon:g}", seed)
             case = f"once ε={epsilon:g}" + (f", {steps} upper steps" if quick else "")
             rows += _rows(case, done, epsilon)
         for epsilon in (5.0,) if quick else (1.0, 5.0, 10.0):
             steps = 200 if quick else 1500
             labels = {"mechanism": "per_step", "epsilon": epsilon, "delta": DELTA}
-            done, _ = trained(client, per_step(steps), labels, f"per-step-{epsilon:g}")
+            done, _ = trained(client, per_step(steps), labels, f"per-step-{epsilon:g}", seed)
             case = f"per_step ε₀={epsilon:g}" + (f", {steps} upper steps" if quick else "")
             rows += _rows(case, done, epsilon)
     return rows

@@ -109,10 +109,13 @@ def mnist_folder(data: Path | None) -> Path:
     return folder
 
 
-def trained(client: Federation, train: Mapping[str, Any], labels: Mapping[str, Any], name: str) -> tuple[Run, float]:
+def trained(
+    client: Federation, train: Mapping[str, Any], labels: Mapping[str, Any], name: str, seed: int = 0
+) -> tuple[Run, float]:
     """A completed run, and how many seconds it took."""
     spec = {
         "name": name,
+        "seed": seed,
         "parties": list(PARTIES),
         "split": {"lower": "0:50000", "upper": "lower", "test": "60000:70000"},
         "train": dict(train),
@@ -127,7 +130,7 @@ def trained(client: Federation, train: Mapping[str, Any], labels: Mapping[str, A
     return run, time.monotonic() - started
 
 
-def run(quick: bool, data: Path | None = None) -> list[Row]:
+def run(quick: bool, data: Path | None = None, seed: int = 0) -> list[Row]:
     """Accuracy on the test rows and what it cost, for both modes; `quick` takes a fifth of the upper steps."""
     modes = {
         "zeroth_order": zeroth_order(400, 50) if quick else zeroth_order(),
@@ -136,7 +139,7 @@ def run(quick: bool, data: Path | None = None) -> list[Row]:
     rows: list[Row] = []
     with mnist_federation(data) as client:
         for mode, train in modes.items():
-            done, seconds = trained(client, train, {"mechanism": "off"}, f"mnist-{mode.replace('_', '-')}")
+            done, seconds = trained(client, train, {"mechanism": "off"}, f"mnist-{mode.replace('_', '-')}", seed)
             case = f"{mode}, {train['upper']['steps']} upper steps" if quick else mode
             rows.append(_row(case, "accuracy", done.metrics["test accuracy"], PAPER_ACCURACY))
             rows += [_row(case, metric, done.metrics[metric]) for metric in ("rounds", "bytes", "label releases")]

@@ -61,7 +61,7 @@ class Subject:
     loss: str
 
 
-def run(quick: bool, data: Path | None = None) -> list[Row]:
+def run(quick: bool, data: Path | None = None, seed: int = 0) -> list[Row]:
     """Accuracy (and AUC of two classes) without noise and by ε; `quick` takes digits and two ε."""
     rows: list[Row] = []
     for subject in subjects(quick, data):
@@ -69,7 +69,7 @@ def run(quick: bool, data: Path | None = None) -> list[Row]:
         rows.append(_row(f"{subject.name}, nothing", "accuracy", labels.max() / labels.sum()))
         for epsilon in (None, 4.0, 12.0) if quick else (None, *reversed(EPSILONS)):
             case = f"{subject.name}, " + ("no noise" if epsilon is None else f"ε = {epsilon:g}")
-            rows += [_row(case, metric, value) for metric, value in figures(subject, epsilon).items()]
+            rows += [_row(case, metric, value) for metric, value in figures(subject, epsilon, seed).items()]
     return rows
 
 
@@ -88,12 +88,12 @@ def subjects(quick: bool, data: Path | None) -> list[Subject]:
     return [Subject("credit", credit, CREDIT_FIGURES, 1.0, "logistic"), *found]
 
 
-def figures(subject: Subject, epsilon: float | None) -> dict[str, float]:
+def figures(subject: Subject, epsilon: float | None, seed: int = 0) -> dict[str, float]:
     """What one run reaches on held-out rows."""
     with tempfile.TemporaryDirectory(prefix="parley-features-") as folder:
         stores, labels = tables(subject, Path(folder))
-        spec = RunSpec.model_validate(spec_of(subject, epsilon))
-        holdings = holdings_of(spec, stores, row_noise_key=bytes(32))
+        spec = RunSpec.model_validate(spec_of(subject, epsilon) | {"seed": seed})
+        holdings = holdings_of(spec, stores, row_noise_key=seed.to_bytes(32, "big"))
         metrics = train_holdings(spec, holdings, labels.load).metrics
     wanted = {"test accuracy": "accuracy", "test auc": "AUC"}
     return {wanted[name]: value for name, value in metrics.items() if name in wanted}
@@ -127,10 +127,10 @@ def tables(subject: Subject, folder: Path) -> tuple[dict[str, TableStore], Label
         pyarrow.parquet.write_table(pyarrow.table({"id": ids, **columns}), folder / f"{name}.parquet")
         public = {column: dict(zip(("shift", "scale"), subject.figures[column], strict=True)) for column in columns}
         declared = PreprocessConfig.model_validate({"figures": public})
-        stores[name] = TableStore({"train": TableConfig(path=folder / f"{name}.parquet", preprocess=declared)})
+        stores[name] = TableStore({"train": TableConfig(path=str(folder / f"{name}.parquet"), preprocess=declared)})
     written = pyarrow.table({"id": ids, "label": [str(label) for label in np.asarray(data.labels)]})
     pyarrow.parquet.write_table(written, folder / "labels.parquet")
-    return stores, LabelStore({"train": LabelConfig(path=folder / "labels.parquet")})
+    return stores, LabelStore({"train": LabelConfig(path=str(folder / "labels.parquet"))})
 
 
 def plot(rows: list[Row], path: Path) -> None:

@@ -122,6 +122,7 @@ def clean(
     rounds: int = ROUNDS,
     sampled: int | None = None,
     stop_at_target: bool = False,
+    seed: int = SEED,
 ) -> Cleaned:
     """Train one member of the family and judge the model on clean test rows, the weights by AUC."""
     reached: list[int] = []
@@ -132,32 +133,35 @@ def clean(
         return bool(reached) and stop_at_target
 
     tasks = from_zero([part.objective for part in parts])
-    trained = train(tasks, settings, rounds, sampled=sampled, seed=SEED, until=good_enough)
+    trained = train(tasks, settings, rounds, sampled=sampled, seed=seed, until=good_enough)
     y, weights = trained.states[0].variables.y, [state.variables.x for state in trained.states]
     return Cleaned(_test_error(parts, digits, y), _auc(parts, weights), float(reached[0]) if reached else float("nan"))
 
 
-def run(quick: bool, data: Path | None = None) -> list[dict[str, object]]:
+def run(quick: bool, data: Path | None = None, seed: int = SEED) -> list[dict[str, object]]:
     """Test error and AUC for each method and noise level, and rounds by the number of parties sampled."""
     if data is None:
         raise MissingData("say where the MNIST IDX files are: --data DIR, with DIR/mnist or the files in DIR")
     digits = load_digits(data)
     rows: list[dict[str, object]] = []
     for rho in (0.4, 0.95) if quick else (0.1, 0.4, 0.8, 0.95):
-        parts = clients(digits, rho)
+        parts = clients(digits, rho, seed)
         every = not quick or rho == 0.95
-        rows += [_row(f"{method} rho={rho}", "test error", e) for method, e in _baselines(parts, digits, nest=every)]
+        rows += [
+            _row(f"{method} rho={rho}", "test error", e)
+            for method, e in _baselines(parts, digits, nest=every, seed=seed)
+        ]
         methods: Mapping[str, party.Settings] = {"FedBiOAcc": FEDBIO_ACC}
         if every:
             methods = {"FedBiO": FEDBIO, **methods, "u not averaged": replace(FEDBIO_ACC, average_u=False)}
         if not quick:
             methods = {**methods, "hyper step divided by M": replace(FEDBIO_ACC, eta=FEDBIO_ACC.eta / PARTIES)}
         for method, settings in methods.items():
-            cleaned = clean(parts, digits, settings)
+            cleaned = clean(parts, digits, settings, seed=seed)
             rows.append(_row(f"{method} rho={rho}", "test error", cleaned.test_error))
             rows.append(_row(f"{method} rho={rho}", "AUC", cleaned.auc))
     for sampled in (2, 5, 10):
-        cleaned = clean(parts, digits, FEDBIO_ACC, sampled=sampled, stop_at_target=True)
+        cleaned = clean(parts, digits, FEDBIO_ACC, sampled=sampled, stop_at_target=True, seed=seed)
         case = f"FedBiOAcc rho={rho}, {sampled} of {PARTIES} parties"
         rows.append(_row(case, f"rounds to validation error {VALIDATION_TARGET}", cleaned.rounds_to_target))
     return rows if quick else [*rows, *_by_processes(parts, digits, rho)]
@@ -193,7 +197,7 @@ def plot(rows: list[dict[str, object]], path: Path) -> None:
     figure.savefig(path)
 
 
-def _baselines(parts: Sequence[Client], digits: Digits, *, nest: bool) -> list[tuple[str, float]]:
+def _baselines(parts: Sequence[Client], digits: Digits, *, nest: bool, seed: int) -> list[tuple[str, float]]:
     """FedAvg on all rows, FedAvg on the rows that are right (an oracle), and FedNest-style hyper-gradients if asked."""
     objectives = [part.objective for part in parts]
     y = np.zeros(objectives[0].lower_size)
@@ -205,13 +209,13 @@ def _baselines(parts: Sequence[Client], digits: Digits, *, nest: bool) -> list[t
     known = [np.full(o.upper_size, CERTAIN) for o in right]
 
     def averaged(of: Sequence[DataCleaning], weights: Sequence[Vector]) -> float:
-        model = fedavg(of, weights, y, rounds=ROUNDS, local_steps=LOCAL_STEPS, gamma=0.5, seed=SEED)
+        model = fedavg(of, weights, y, rounds=ROUNDS, local_steps=LOCAL_STEPS, gamma=0.5, seed=seed)
         return _test_error(parts, digits, model)
 
     errors = [("FedAvg", averaged(objectives, everything)), ("clean rows only", averaged(right, known))]
     if nest:
         undecided = [np.zeros(o.upper_size) for o in objectives]
-        _, nested, _ = fednest(objectives, undecided, y, FEDNEST, rounds=ROUNDS, seed=SEED)
+        _, nested, _ = fednest(objectives, undecided, y, FEDNEST, rounds=ROUNDS, seed=seed)
         errors.append(("FedNest-style", _test_error(parts, digits, nested)))
     return errors
 

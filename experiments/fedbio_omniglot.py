@@ -43,21 +43,21 @@ class DataMissing(FileNotFoundError):
     """The experiment's data set is not where it was looked for."""
 
 
-def run(quick: bool, data: Path | None) -> list[dict[str, Any]]:
+def run(quick: bool, data: Path | None, seed: int = 0) -> list[dict[str, Any]]:
     """Error on new tasks with the backbone as drawn and as learned by each method."""
     path = (data or Path(os.environ.get("PARLEY_DATA", "../shared/data"))) / "omniglot" / "omniglot_28x28_u8.npy.xz"
     if not path.exists():
         raise DataMissing(f"{path} is not there: name the folder that has omniglot/{path.name} with --data")
     images = load_omniglot(path)
     judge = _new_tasks(images[BACKGROUND:])
-    drawn = judge.initial_upper(stream(0, "fedbio/initial"))
+    drawn = judge.initial_upper(stream(seed, "fedbio/initial"))
     rows = [_row("backbone as drawn", "error on new tasks", _error(judge, drawn))]
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch)
         tables = _deal(images[:BACKGROUND], folder)
         with LocalFederation(folder / "federation", tables, {}, ready_seconds=300) as local, local.connect() as client:
             for method, settings in METHODS.items():
-                metrics, backbone = _learn(client, folder / "federation", settings, quick)
+                metrics, backbone = _learn(client, folder / "federation", settings, quick, seed)
                 rows += [
                     _row(method, "error on new tasks", _error(judge, backbone)),
                     _row(method, "validation error", metrics["validation error"]),
@@ -101,10 +101,11 @@ def _deal(images: NDArray[np.uint8], folder: Path) -> dict[str, dict[str, Any]]:
 
 
 def _learn(
-    client: Federation, folder: Path, settings: Mapping[str, Any], quick: bool
+    client: Federation, folder: Path, settings: Mapping[str, Any], quick: bool, seed: int
 ) -> tuple[Mapping[str, float], Vector]:
     spec = {
         "name": "omniglot",
+        "seed": seed,
         "table": "characters",
         "dtype": "float64",
         "parties": list(PARTIES),

@@ -269,7 +269,7 @@ def train_alone(costs: list[BilevelCost], start: Matrix, scale: Scale) -> list[M
     return models
 
 
-def measure(method: str, network_name: str, parties: list[Party], scale: Scale) -> Accuracy:
+def measure(method: str, network_name: str, parties: list[Party], scale: Scale, seed: int = 0) -> Accuracy:
     """Train by one of `METHODS` and return the test accuracy of the outer step that is best on validation rows."""
     if method not in METHODS:
         raise UnknownMethod(f"There is no method {method!r}: choose one of {', '.join(METHODS)}.")
@@ -279,23 +279,23 @@ def measure(method: str, network_name: str, parties: list[Party], scale: Scale) 
         return accuracy(predict, [p.test for p in parties], train_alone(costs, start, scale), nothing)
     # The shared model gets as many training steps as the personalised ones: the same run with λ held at 0.
     rate, hyper_rate = (MIXTURE_RATE if method == "HGP-MTL" else SHARED_RATE), (0.0 if method == "SGP" else 0.1)
-    mixing = mixing_of(network_name, scale.parties, seed=0)
+    mixing = mixing_of(network_name, scale.parties, seed=seed)
     history = personalise(parties, costs, predict, mixing, start, scale, learning_rate=rate, hyper_rate=hyper_rate)
     return max(history, key=lambda each: each[0].mean)[1]
 
 
-def run(quick: bool, data: Path | None) -> list[Row]:
+def run(quick: bool, data: Path | None, seed: int = 0) -> list[Row]:
     """Return mean and bottom-decile accuracy for each method and network."""
     if data is None:
         raise MissingData("hgp-personalisation needs EMNIST: give the folder that holds emnist/ with --data.")
     scale = QUICK if quick else FULL
-    parties = split_parties(*load_emnist(data), scale, seed=0)
+    parties = split_parties(*load_emnist(data), scale, seed=seed)
     local = measure("Local", scale.networks[0], parties, scale)  # the same on every network
     return [
         row
         for name in scale.networks
         for method in METHODS
-        for row in _rows(method, name, local if method == "Local" else measure(method, name, parties, scale))
+        for row in _rows(method, name, local if method == "Local" else measure(method, name, parties, scale, seed))
     ]
 
 

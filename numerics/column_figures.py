@@ -12,6 +12,8 @@ import numpy as np
 from parley.numerics.arrays import Array, Vector
 
 LEVELS = (0.05, 0.25, 0.5, 0.75, 0.95)
+ROUNDING = 1e-6
+"""Of numbers with 32 bits, and some more."""
 HALF = 0.5
 """What a bin gets of each class where it lacks one: its logarithm must be finite."""
 
@@ -24,8 +26,11 @@ class Bins:
     """One fewer than there are bins, ascending."""
 
     def of(self, values: Vector) -> Array:
-        """The bin of each value."""
-        return np.searchsorted(self.edges, values, side="left")
+        """The bin of each value; one that scaling and scaling back has moved by a rounding stays in its bin."""
+        if not len(self.edges):
+            return np.zeros(len(values), dtype=np.int64)
+        slack = ROUNDING * np.abs(self.edges) + ROUNDING / 10 * np.abs(self.edges).max()
+        return np.searchsorted(self.edges + slack, values, side="left")
 
     def counts(self, values: Vector, weights: Vector | None = None) -> Vector:
         """Rows in each bin, or the sum of their weights."""
@@ -36,7 +41,8 @@ def quantile(ordered: Vector, level: float, cell: int) -> float:
     """The mean of `cell` rows around a quantile of values in ascending order."""
     middle = round(level * (len(ordered) - 1))
     first = min(max(0, middle - cell // 2), max(0, len(ordered) - cell))
-    return float(ordered[first : first + cell].mean())
+    around = ordered[first : first + cell]
+    return float(around[0] if around[0] == around[-1] else around.mean())
 
 
 def cut(values: Vector, most: int, cell: int) -> Bins:

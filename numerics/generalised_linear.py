@@ -18,7 +18,6 @@ from typing import Protocol
 
 import numpy as np
 from scipy.special import expit, xlogy
-from scipy.stats import norm, t
 
 from parley.numerics.arrays import Array, Vector
 
@@ -187,8 +186,17 @@ class Fit:
         return np.asarray(np.linalg.inv(self.information) * self.dispersion)
 
 
-def fit(z: Array, y: Array, family: Family, penalty: Quadratic | None = None, start: Vector | None = None) -> Fit:
+def fit(
+    z: Array,
+    y: Array,
+    family: Family,
+    penalty: Quadratic | None = None,
+    start: Vector | None = None,
+    weights: Vector | None = None,
+) -> Fit:
     """Minimise the mean loss of Zβ plus the penalty by Fisher scoring with halved steps; the last column is the ones.
+
+    `weights` say how much each row counts; the deviances are of rows that count alike.
 
     Raises:
         NoSolution: where classes are told apart perfectly, or no step makes the loss smaller.
@@ -196,16 +204,17 @@ def fit(z: Array, y: Array, family: Family, penalty: Quadratic | None = None, st
     rows = len(y)
     beta = np.append(np.zeros(z.shape[1] - 1), family.start(y)) if start is None else start
     none = Quadratic(np.zeros((z.shape[1], z.shape[1])), np.zeros(z.shape[1])) if penalty is None else penalty
-    value = _objective(z, y, family, none, beta)
+    each = np.ones(rows) if weights is None else weights
+    value = _objective(z, y, family, none, beta, each)
     for _ in range(STEPS):
         eta = z @ beta
         slope, variance = family.slope(eta), family.variance(eta)
-        score = z.T @ (slope / variance * (y - family.mean(eta))) / rows - none.matrix @ beta + none.vector
-        hessian = (z.T * (slope**2 / variance)) @ z / rows + none.matrix
+        score = z.T @ (each * slope / variance * (y - family.mean(eta))) / rows - none.matrix @ beta + none.vector
+        hessian = (z.T * (each * slope**2 / variance)) @ z / rows + none.matrix
         step = np.linalg.lstsq(hessian, score, rcond=1e-14)[0]
         decrement = float(score @ step)
         before = value
-        beta, value = _along(z, y, family, none, beta, step, value)
+        beta, value = _along(z, y, family, none, beta, step, value, each)
         if isinstance(family, Classes) and penalty is None and value < SEPARATED:
             raise NoSolution(
                 "the columns tell the two classes apart perfectly, so that no finite coefficients are best: take a "
@@ -219,21 +228,21 @@ def fit(z: Array, y: Array, family: Family, penalty: Quadratic | None = None, st
 
 
 def _along(
-    z: Array, y: Array, family: Family, penalty: Quadratic, beta: Vector, step: Vector, value: float
+    z: Array, y: Array, family: Family, penalty: Quadratic, beta: Vector, step: Vector, value: float, each: Vector
 ) -> tuple[Vector, float]:
     length = 1.0
     while length >= SHORTEST:
         new = beta + length * step
-        reached = _objective(z, y, family, penalty, new)
+        reached = _objective(z, y, family, penalty, new, each)
         if np.isfinite(reached) and reached <= value + 1e-14 * abs(value):
             return new, reached
         length /= 2
     return beta, value  # rounding is all that is left
 
 
-def _objective(z: Array, y: Array, family: Family, penalty: Quadratic, beta: Vector) -> float:
+def _objective(z: Array, y: Array, family: Family, penalty: Quadratic, beta: Vector, each: Vector) -> float:
     with np.errstate(over="ignore", invalid="ignore"):
-        return float(family.losses(z @ beta, y).mean()) + penalty.value(beta)
+        return float((each * family.losses(z @ beta, y)).mean()) + penalty.value(beta)
 
 
 def _fitted(z: Array, y: Array, family: Family, beta: Vector) -> Fit:
@@ -259,6 +268,8 @@ class Inference:
 
 def inference(values: Vector, standard_errors: Vector, freedom: float) -> Inference:
     """Wald tests and intervals: Student's with so many degrees of freedom, the normal distribution's where it is 0."""
+    from scipy.stats import norm, t  # takes a second to load, and only the end of a run asks for it
+
     law = t(freedom) if freedom else norm()
     with np.errstate(divide="ignore", invalid="ignore"):
         p_values = 2 * law.sf(np.abs(values / standard_errors))

@@ -423,6 +423,18 @@ class ForwardCorrectedBits:
         return self.other + (self.own - self.other) * p
 
 
+def unbiased_target(loss: Loss, target: Array) -> Array:
+    """Target rows whose mean over the noise is the true row; as they are where they have that already."""
+    match loss:
+        case ForwardCorrectedSoftmax(transition=table):
+            return np.asarray(target @ np.linalg.inv(table).T)
+        case ForwardCorrectedLogistic(flip=flip):
+            return np.asarray((target - flip) / (1 - 2 * flip))
+        case ForwardCorrectedBits(own=own, other=other):
+            return np.asarray((target - other) / (own - other))
+    return target
+
+
 def noise_floor(loss: Loss) -> float:
     """The mean loss of a model that knows the truth: what the noise of the labels alone costs; 0 for exact labels."""
     match loss:

@@ -11,13 +11,20 @@ Figures that the labels at hand do not define (a ranking needs rows of both clas
 | brier score       | classes           | mean squared distance of probabilities from the truth; two classes: of p₁ |
 | calibration error | two classes       | mean |share of positives − mean probability| over ten bins, by their rows |
 | mae, rmse         | numbers           | as usual                                                                  |
+
+Beside them stand figures of single cuts, bands and classes, whose names have a slash (`score_bands`), and the ends of
+bootstrap intervals, `auc/low` and `auc/high`.
 """
 
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.stats import rankdata
+
+from parley.numerics.score_bands import plain, several_class_detail, two_class_detail
+from parley.numerics.streams import stream
 
 Array = NDArray[Any]
 
@@ -25,15 +32,67 @@ BINS = 10
 """Of the calibration curve: equally wide, as regulators draw them."""
 
 
+LEVEL = 0.95
+"""Of bootstrap intervals."""
+
+
+@dataclass(frozen=True)
+class Measures:
+    """What is measured beside the figures that every run has."""
+
+    threshold: float = 0.5
+    """A row counts as the second of two classes above this probability."""
+    least: int = 20
+    """Fewest rows of a cell that leaves."""
+    resamples: int = 0
+    """Of bootstrap intervals; 0 for none."""
+    seed: int = 0
+
+
+def class_details(p: Array, truth: Array, names: Sequence[str], measures: Measures) -> dict[str, float]:
+    """Confusion matrix, rates, and bands or classes, over cells of enough rows."""
+    p, truth = _columns(p), np.asarray(truth, dtype=np.int64)
+    named = [names[c] if c < len(names) else str(c) for c in range(p.shape[1])]
+    least = max(measures.least, 1)
+    if p.shape[1] == 2:
+        return two_class_detail(p[:, 1], truth, named, measures.threshold, least)
+    areas = {
+        f"classes/auc/{plain(name)}": float(f"{auc(p[:, c], truth == c):.4g}")
+        for c, name in enumerate(named)
+        if least <= int((truth == c).sum()) <= len(truth) - least
+    }
+    return areas | several_class_detail(p, truth, named, least)
+
+
+def intervals(figures_of: Callable[[Array], dict[str, float]], rows: int, measures: Measures) -> dict[str, float]:
+    """Ends of percentile intervals of figures, of so many resamples of the rows; to three digits, for what leaves."""
+    if not measures.resamples or not rows:
+        return {}
+    draw = stream(measures.seed, "bootstrap")
+    found: dict[str, list[float]] = {}
+    for _ in range(measures.resamples):
+        for name, value in figures_of(draw.integers(0, rows, rows)).items():
+            found.setdefault(name, []).append(value)
+    ends = ((1 - LEVEL) / 2, (1 + LEVEL) / 2)
+    return {
+        f"{name}/{side}": float(f"{np.quantile(values, end):.3g}")
+        for name, values in found.items()
+        for side, end in zip(("low", "high"), ends, strict=True)
+        if len(values) == measures.resamples  # a figure that some resamples do not define has no interval
+    }
+
+
 def classification_figures(probabilities: Array, classes: Array) -> dict[str, float]:
     """Figures of class probabilities, (rows, classes) or (rows, 1) of the second of two, against class numbers."""
-    p = np.asarray(probabilities, dtype=np.float64)
-    if p.shape[1] == 1:
-        p = np.hstack([1.0 - p, p])
-    truth = np.asarray(classes, dtype=np.int64)
+    p, truth = _columns(probabilities), np.asarray(classes, dtype=np.int64)
     if not len(truth):
         return {}
     return _two_classes(p[:, 1], truth == 1) if p.shape[1] == 2 else _several_classes(p, truth)
+
+
+def _columns(probabilities: Array) -> Array:
+    p = np.asarray(probabilities, dtype=np.float64)
+    return np.hstack([1.0 - p, p]) if p.shape[1] == 1 else p
 
 
 def regression_figures(values: Array, targets: Array) -> dict[str, float]:
@@ -49,8 +108,15 @@ def auc(scores: Array, positive: Array) -> float | None:
     positives, negatives = int(positive.sum()), int((~positive).sum())
     if not positives or not negatives:
         return None
-    ranks = rankdata(scores)[positive].sum()
+    ranks = _ranks(scores)[positive].sum()
     return float((ranks - positives * (positives + 1) / 2) / (positives * negatives))
+
+
+def _ranks(values: Array) -> Array:
+    """Ranks from 1; equal values share the mean of theirs. (scipy.stats has this, and takes a second to load.)"""
+    _, place, counts = np.unique(values, return_inverse=True, return_counts=True)
+    shared: Array = np.cumsum(counts) - (counts - 1) / 2
+    return shared[place]
 
 
 def calibration_curve(probabilities: Array, positive: Array) -> list[tuple[float, float, int]]:

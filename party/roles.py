@@ -11,6 +11,7 @@ from google.protobuf.message import Message
 from numpy.typing import NDArray
 
 from parley.numerics.arrays import Vector
+from parley.party.exports import Layers
 from parley.party.peers import Peers
 from parley.privacy.coefficients import Coefficient
 from parley.privacy.dataset_ledger import DatasetTerms
@@ -335,14 +336,21 @@ class PartyAlgorithm:
     """The role in a session that trains."""
     predictor: Callable[[Begun, SavedModel], Role] | None = None
     """The role in a session that predicts; None where every party has the whole model."""
+    rows_asked: Callable[[int, int], Any] | None = None
+    """The decoded instruction that asks for the sums of so many rows from the first on, in a session that predicts.
+    With it a deployed model has every row ready; without, it computes those of each question."""
     refusals: Catalogue = field(default_factory=dict)
     """The refusals that the algorithm's own errors become."""
     training_rows: TrainingRows | None = lambda _spec, _index, rows: np.arange(rows, dtype=np.int64)
     """None refuses preprocessing whose figures are learnt from rows: the algorithm's privacy would not cover them."""
     coefficients: Callable[[SavedModel, Sequence[str]], list[Coefficient]] = lambda _model, _columns: []
     """Regularisation coefficients in a saved model, for columns of these names; none if the model has none."""
+    exported: Callable[[RunSpec, int, SavedModel], Layers] | None = None
+    """A saved model of this party's block as plain layers; None where it is no such block."""
     keeps_sparse: bool = False
     """Whether a sparse table stays sparse."""
+    maps_rows: Literal["never", "predicting", "always"] = "never"
+    """When the role reads a batch of rows at a time, and so works on a table that does not fit memory."""
     sits_out: bool = False
     """Whether a party may sit out rounds, so that their numbers jump; the role then checks who takes part, and decoded
     instructions say it as `participants`: two parties' masks depend on the rounds that both took part in."""

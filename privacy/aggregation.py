@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from parley.numerics.arrays import Vector
 from parley.privacy.dropout import Disclosure, RoundKeys, unmask
+from parley.privacy.mask_graph import MaskGraph
 from parley.privacy.pairwise import PairwiseMasker, sum_masked, with_check, without_check
 from parley.privacy.release import Addend, TreeSum, bitmap
 from parley.privacy.ring import Beyond, Ring
@@ -61,10 +62,18 @@ def trees_of(parties: int) -> TreePair:
 class Pairwise:
     """Masks that cancel in the sum over the participants of a round, by default all parties of the session."""
 
-    def __init__(self, index: int, secrets: Mapping[int, bytes], ring: Ring, minimum_parties: int) -> None:
+    def __init__(
+        self,
+        index: int,
+        secrets: Mapping[int, bytes],
+        ring: Ring,
+        minimum_parties: int,
+        graph: MaskGraph | None = None,
+    ) -> None:
+        """`graph` says with whom masks are shared where a sum is over many; with everybody if left out."""
         self._ring = ring
         self._parties = frozenset(secrets) | {index}
-        self._masker = PairwiseMasker(index, secrets, ring, minimum_parties=max(2, minimum_parties))
+        self._masker = PairwiseMasker(index, secrets, ring, minimum_parties=max(2, minimum_parties), graph=graph)
 
     def protect(
         self,

@@ -16,7 +16,7 @@ from parley.privacy.session_keys import joined
 
 NONCE_BYTES = 32
 _LABEL = b"parley/consent/v1"
-Purpose = Literal["train", "predict"]
+Purpose = Literal["train", "predict", "serve"]
 
 
 class ConsentDiffers(ValueError):

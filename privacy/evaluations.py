@@ -30,6 +30,8 @@ from parley.storage.failures import named_failures
 from parley.storage.migrations import History, upgrade
 
 DOUBLE_BITS = 53
+EXACT = frozenset({"accuracy", "threshold", "precision", "recall", "f1"})
+"""Figures that leave as they are: counts over enough rows, as are those with a slash in their name."""
 Members = NDArray[np.uint64]
 """A set of rows: one number for each id, ascending."""
 
@@ -261,7 +263,7 @@ class Evaluation:
     def release(self, k: int, figures: dict[str, float]) -> dict[str, float]:
         """What leaves after iteration k; the same noise whenever it is evaluated again."""
         if self.noise is None:
-            return {name: each if name == "accuracy" else rounded(each, self.rows) for name, each in figures.items()}
+            return {n: each if n in EXACT or "/" in n else rounded(each, self.rows) for n, each in figures.items()}
         if "accuracy" not in figures:
             return {}
         words = self.noise.words(f"evaluation {self.name} {self.epsilon!r}", self.run, k, np.zeros(1, np.int64), 1)

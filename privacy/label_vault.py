@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from parley.numerics.losses import Logistic, Loss, Softmax, Squared
-from parley.numerics.metrics import classification_figures, regression_figures
+from parley.numerics.metrics import Measures, class_details, classification_figures, intervals, regression_figures
 from parley.privacy.accounting import Release, Unprotected
 from parley.privacy.dataset_ledger import FRESH
 from parley.privacy.label_mechanisms import (
@@ -83,10 +83,12 @@ class LabelVault:
         tags: RecordTags | None = None,
         classes: Sequence[str] = (),
         dtype: type[np.floating[Any]] = np.float32,
+        measures: Measures | None = None,
     ) -> None:
         """`tags` say which records the labels belong to (rows by number if left out), `classes` what labels mean.
 
-        `dtype` is that of true targets; noisy ones are small whole numbers or have noise that hides the digits.
+        `measures` says what `score` computes beside the figures that every run has; nothing if left out. `dtype` is
+        that of true targets; noisy ones are small whole numbers or have noise that hides the digits.
         """
         self._loss = loss
         self._policy = policy
@@ -98,6 +100,7 @@ class LabelVault:
             raise RegressionLabelsUnprotected("Bins protect one target; train each on its own.")
         self._labels = np.asarray(labels).reshape(len(self._truth), -1)[:, 0]
         self._once: Array | None = None
+        self._classes, self._measures = classes, measures
         self.tags = tags or _numbered(noise, labels)
         self._permanent = PermanentNoise(noise, self.tags, "\0".join(classes))
 
@@ -155,12 +158,24 @@ class LabelVault:
         rows = self._checked(rows)
         truth, predicted = self._truth[rows], self._loss.predict(h)
         figures_of = regression_figures if isinstance(self._loss, Squared) else classification_figures
-        return Score(
-            self._loss.value(h, truth),
-            self._loss.accuracy(h, truth),
-            self._loss.accuracy_name,
-            figures_of(predicted, self._labels[rows]),
-        )
+        figures = figures_of(predicted, self._labels[rows])
+        if self._measures is not None:
+            figures |= self._details(rows, h, self._measures)
+        return Score(self._loss.value(h, truth), self._loss.accuracy(h, truth), self._loss.accuracy_name, figures)
+
+    def _details(self, rows: NDArray[np.int64], h: Array, measures: Measures) -> dict[str, float]:
+        loss, labels, truth, predicted = self._loss, self._labels[rows], self._truth[rows], self._loss.predict(h)
+        figures_of = regression_figures if isinstance(loss, Squared) else classification_figures
+
+        def resampled(drawn: Array) -> dict[str, float]:
+            again = {
+                "loss": loss.value(h[drawn], truth[drawn]),
+                loss.accuracy_name: loss.accuracy(h[drawn], truth[drawn]),
+            }
+            return again | figures_of(predicted[drawn], labels[drawn])
+
+        found = {} if isinstance(loss, Squared) else class_details(predicted, labels, self._classes, measures)
+        return found | intervals(resampled, len(rows), measures)
 
     def _draw(self, mechanism: LabelMechanism, release: int, rows: NDArray[np.int64]) -> Array:
         source: WordSource = self._permanent if self._policy.schedule == "once" else self._noise

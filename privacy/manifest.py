@@ -191,6 +191,49 @@ MANIFEST: tuple[Entry, ...] = (
     derived("run.v1.PredictResponse.classes", "names of the classes", "known to the label holder", "clients"),
     derived("run.v1.PredictRequest.ids", "the row ids", "rows that the client asks for", "coordinator"),
     derived(
+        "run.v1.PredictRowsResponse.scores",
+        "features at all parties",
+        "a function of sums over all parties; of a block that the caller brings, over the others",
+        "the client that asked",
+    ),
+    derived(
+        "run.v1.PredictRowsResponse.classes",
+        "names of the classes",
+        "known to the label holder",
+        "the client that asked",
+    ),
+    derived("run.v1.PredictRowsRequest.ids", "the row ids", "rows that the client asks for", "coordinator"),
+    *(
+        derived(
+            f"run.v1.CallerFeatures.{name}",
+            "a record that the client has itself",
+            "sent to the block's own party alone, and only if every party's `predictions.given` names it",
+            "coordinator, the party whose block it is",
+        )
+        for name in ("columns", "values")
+    ),
+    derived(
+        "serving.v1.ServedRows.ids",
+        "the row ids",
+        "rows that clients ask for; each party counts and limits them",
+        "all parties",
+    ),
+    *(
+        derived(
+            f"serving.v1.GivenRow.{name}",
+            "a record that a client has itself",
+            "sent to the block's own party alone, and only if every party's `predictions.given` names it",
+            "the party whose block it is",
+        )
+        for name in ("columns", "values")
+    ),
+    derived(
+        "serving.v1.Declined.rows",
+        "the row ids",
+        "whether this party has rows that the coordinator named; counted and limited as every question is",
+        "coordinator",
+    ),
+    derived(
         "party.v1.OpenSessionRequest.ids",
         "the row ids",
         "rows that the client asks for, in a prediction; each party counts and limits them",
@@ -203,7 +246,7 @@ MANIFEST: tuple[Entry, ...] = (
     # Control: names, counts and choices.
     *control("tensor.v1.Tensor", "element_type shape chunked_bytes exponent", "the receiver"),
     *control("aggregation.v1.MaskedTheta", "tree round participants", "the parent in the tree"),
-    *control("aggregation.v1.Addend", "participants", "coordinator"),
+    *control("aggregation.v1.Addend", "participants further_participants", "coordinator"),
     *control("aggregation.v1.SignedKey", "party public_key certificate signature agreement", "all parties"),
     *control("aggregation.v1.Agreement", "purpose spec_digest nonce upper_size", "all parties"),
     derived(
@@ -221,7 +264,7 @@ MANIFEST: tuple[Entry, ...] = (
     *control("aggregation.v1.RecoveryStep", "sum_id key shares values disclosure", "the participants"),
     *control("aggregation.v1.SharesStep", "keys instruction", "the participants"),
     *control("aggregation.v1.ValuesStep", "shares", "the participant that they are for"),
-    *control("aggregation.v1.DisclosureStep", "survivors", "the participants"),
+    *control("aggregation.v1.DisclosureStep", "survivors further_survivors", "the participants"),
     *control("aggregation.v1.RoundKey", "party public_key", "the participants"),
     *control("aggregation.v1.SealedShares", "party", "the coordinator, which passes them on"),
     *control("aggregation.v1.ShareBundle", "shares", "the coordinator, which passes them on"),
@@ -251,7 +294,9 @@ MANIFEST: tuple[Entry, ...] = (
     *control(
         "party.v1.DescribeResponse", "name version tables algorithms aggregations sessions clock_seconds", "coordinator"
     ),
-    *control("party.v1.OpenSessionRequest", "run_id session_id spec_yaml version purpose table", "all parties"),
+    *control(
+        "party.v1.OpenSessionRequest", "run_id session_id spec_yaml version purpose table deployment", "all parties"
+    ),
     *control("party.v1.OpenSessionResponse", "upper_size key checkpoints settled", "coordinator"),
     *control(
         "party.v1.BeginSessionRequest",
@@ -261,10 +306,14 @@ MANIFEST: tuple[Entry, ...] = (
     *control("party.v1.Attach", "session_id", "the party"),
     *control(
         "party.v1.ExchangeRequest",
-        "attach extension chunk following_bytes receipts ledger_entries ledger_head",
+        "attach extension chunk following_bytes receipts ledger_entries ledger_head served features",
         "all parties",
     ),
-    *control("party.v1.ExchangeResponse", "extension chunk following_bytes receipt", "coordinator"),
+    *control("party.v1.ExchangeResponse", "extension chunk following_bytes receipt declined", "coordinator"),
+    *control("serving.v1.ServedRows", "callers asked_by given", "all parties"),
+    *control("serving.v1.GivenBlock", "party rows", "all parties"),
+    *control("serving.v1.GivenFeatures", "rows", "the party whose block it is"),
+    *control("serving.v1.Declined", "reason message", "coordinator"),
     *control("party.v1.CloseSessionRequest", "session_id receipts", "the party"),
     *control(
         "aggregation.v1.Receipt",
@@ -292,7 +341,8 @@ MANIFEST: tuple[Entry, ...] = (
     *control("run.v1.Metric", "name", "clients"),
     *control(
         "run.v1.Run",
-        "run_id name algorithm state reason parties step steps metrics created changed spec_yaml attempt tags",
+        "run_id name algorithm state reason parties step steps metrics created changed spec_yaml attempt tags "
+        "queue_position priority started_by",
         "clients",
     ),
     *control(
@@ -318,7 +368,7 @@ MANIFEST: tuple[Entry, ...] = (
     derived("run.v1.RunData.columns", "the table's width", "a count", "clients"),
     derived("run.v1.RunData.id_sha256", "the ids of the rows", "SHA-256", "clients"),
     *control("run.v1.SpecProblem", "field line message", "clients"),
-    *control("run.v1.RunForecast", "rounds sent_bytes received_bytes", "clients"),
+    *control("run.v1.RunForecast", "rounds sent_bytes received_bytes peer_bytes", "clients"),
     *control(
         "run.v1.PartyStatus",
         "name address reachable version problem tables latency_milliseconds clock_skew_seconds offers algorithms "
@@ -330,7 +380,7 @@ MANIFEST: tuple[Entry, ...] = (
     *control("run.v1.PartyTable", "name problem notice loaded_percent", "clients"),
     *control("run.v1.CheckSpecRequest", "spec_yaml", "coordinator"),
     *control("run.v1.CheckSpecResponse", "problems forecast unforetold", "clients"),
-    *control("run.v1.StartRunRequest", "request_id spec_yaml", "coordinator"),
+    *control("run.v1.StartRunRequest", "request_id spec_yaml priority", "coordinator"),
     *control("run.v1.StartRunResponse", "run", "clients"),
     *control("run.v1.GetRunRequest", "run_id", "coordinator"),
     *control("run.v1.GetRunResponse", "run", "clients"),
@@ -348,6 +398,20 @@ MANIFEST: tuple[Entry, ...] = (
     *control("run.v1.PruneRunsRequest", "older_than_seconds states dry_run", "coordinator"),
     *control("run.v1.PruneRunsResponse", "run_ids more", "clients"),
     *control("run.v1.PredictRequest", "run_id table", "coordinator"),
+    *control("run.v1.PredictRowsRequest", "name features", "coordinator"),
+    *control("run.v1.PredictRowsResponse", "run_id version", "clients"),
+    *control("run.v1.DeployRequest", "run_id name table", "coordinator"),
+    *control("run.v1.DeployResponse", "deployment", "clients"),
+    *control("run.v1.RollBackDeploymentRequest", "name", "coordinator"),
+    *control("run.v1.RollBackDeploymentResponse", "deployment", "clients"),
+    *control("run.v1.UndeployRequest", "name", "coordinator"),
+    *control("run.v1.ListDeploymentsResponse", "deployments", "clients"),
+    *control(
+        "run.v1.Deployment",
+        "name version run_id table state problem earlier_versions deployed_by deployed rows sums",
+        "clients",
+    ),
+    *control("run.v1.CallerFeatures", "party", "coordinator"),
     *control("run.v1.ListPartiesResponse", "parties version clock_seconds", "clients"),
     *control("run.v1.AlignedParty", "name table", "coordinator"),
     *control("run.v1.AlignRequest", "name parties labels duplicates", "coordinator"),

@@ -19,6 +19,7 @@ from collections.abc import Iterable, Mapping
 
 import numpy as np
 
+from parley.privacy.mask_graph import MaskGraph
 from parley.privacy.mask_stream import MaskStream, PairStream
 from parley.privacy.ring import Ring, RingArray
 from parley.privacy.trees import TooFewParties
@@ -82,13 +83,16 @@ class PairwiseMasker:
         minimum_parties: int = SMALLEST_SUM,
         self_mask: bytes | None = None,
         last_round: int = -1,
+        graph: MaskGraph | None = None,
     ) -> None:
+        """Masks are shared with the neighbours that `graph` gives in a sum of many; with everybody if left out."""
         if index in secrets:
             raise NotAParticipant(f"party {index} cannot hold a pair secret with itself")
         if minimum_parties < SMALLEST_SUM:
             raise TooFewParties(f"minimum_parties must be at least {SMALLEST_SUM}, got {minimum_parties}")
         self._index = index
-        self._streams = {peer: PairStream(secret) for peer, secret in secrets.items()}
+        self._secrets, self._graph = secrets, graph
+        self._streams: dict[int, PairStream] = {}
         self._ring = ring
         self._minimum = minimum_parties
         self._self_mask = None if self_mask is None else MaskStream(self_mask)
@@ -121,10 +125,17 @@ class PairwiseMasker:
         chosen, told = frozenset(participants), told or {}
         self._check(round_id, chosen)
         self._last_round = round_id
-        for peer in sorted(chosen - {self._index}):
-            self._streams[peer].add(masked, round_id, told.get(peer, b""), self._ring, subtract=peer < self._index)
+        alone = chosen - {self._index}
+        for peer in sorted(alone if self._graph is None else self._graph.neighbours(self._index, chosen)):
+            self._stream(peer).add(masked, round_id, told.get(peer, b""), self._ring, subtract=peer < self._index)
         if self._self_mask is not None:
             self._self_mask.add(masked, round_id, self._ring)
+
+    def _stream(self, peer: int) -> PairStream:
+        """The stream shared with a peer, made when the two first share a mask."""
+        if peer not in self._streams:
+            self._streams[peer] = PairStream(self._secrets[peer])
+        return self._streams[peer]
 
     def _check(self, round_id: int, participants: frozenset[int]) -> None:
         if round_id <= self._last_round:
@@ -134,7 +145,7 @@ class PairwiseMasker:
             )
         if self._index not in participants:
             raise NotAParticipant(f"party {self._index} is not among the participants {sorted(participants)}")
-        unknown = sorted(participants - {self._index} - self._streams.keys())
+        unknown = sorted(participants - {self._index} - self._secrets.keys())
         if unknown:
             raise NotAParticipant(f"no key was agreed with parties {unknown}: exchange keys before the round")
         if len(participants) < self._minimum:

@@ -52,6 +52,11 @@ class AlgorithmSettings(Section):
         return ()
 
     @property
+    def imports(self) -> tuple[str, ...]:
+        """Code of one's own that the run asks hosts to import, as `package.module:name`."""
+        return ()
+
+    @property
     def sampled_parties(self) -> int | None:
         """How many parties take part in a round's sum; None for all."""
         return None

@@ -14,6 +14,22 @@ TOTALS = ("rounds", "bytes", "label releases", "seconds")
 Metrics = Mapping[str, float]
 
 
+def is_detail(name: str) -> bool:
+    """Whether a metric is one of many about one thing: a cell of a matrix, a point of a curve, an interval's end."""
+    return "/" in name
+
+
+def without_details(metrics: Metrics) -> dict[str, float]:
+    """The metrics that stand for themselves."""
+    return {name: value for name, value in metrics.items() if not is_detail(name)}
+
+
+def newest(before: Metrics, after: Metrics) -> dict[str, float]:
+    """Metrics with newer ones: an evaluation replaces all details of the one before, which may have had others."""
+    evaluated = any(name.startswith(("test ", "validation ")) for name in after)
+    return {**(without_details(before) if evaluated else before), **after}
+
+
 @dataclass(frozen=True)
 class RunTotals:
     """The work of a run so far."""

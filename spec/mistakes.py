@@ -7,7 +7,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from parley.spec.nearest import did_you_mean, unknown_field
+from parley.spec.nearest import did_you_mean, nearest, unknown_field
 from parley.spec.yaml_text import Path, YamlText
 
 _SENTENCES = {
@@ -36,7 +36,6 @@ _SENTENCES = {
     "too_long": "takes at most {max_length} entries, and has {actual_length}",
     "string_too_short": "needs at least {min_length} characters",
     "string_too_long": "takes at most {max_length} characters",
-    "union_tag_not_found": "{discriminator} is missing: it must be written here",
 }
 """Sentences by the validator's name for what is wrong."""
 _PATTERNS = {
@@ -80,6 +79,10 @@ def _sentence(item: Any, kind: type[BaseModel], location: Path, content: Any) ->
         allowed = re.findall(r"'([^']*)'", context.get("expected") or context.get("expected_tags"))
         word = str(context.get("tag", given))
         return f"must be {_either(allowed) or context['expected']}, not {word[:40]!r}{did_you_mean(word, allowed)}"
+    if reason == "union_tag_not_found" and isinstance(given, dict):
+        tag = str(context["discriminator"]).strip("'")
+        written = nearest(tag, [name for name in given if isinstance(name, str)])
+        return f"missing: is it `{written}` that should be `{tag}`?" if written else f"{tag} is missing: write it here"
     if reason == "string_pattern_mismatch":
         return _PATTERNS.get(context["pattern"], f"must be written like {context['pattern']}")
     if reason in _SENTENCES:

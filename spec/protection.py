@@ -7,6 +7,8 @@ from pydantic import Field, model_validator
 
 from parley.spec.section import Section
 
+MOST_IN_TREES = 64
+"""Parties of two trees: looking for trees that do not leak takes longer and longer."""
 MOST_FRACTION_BITS = 52
 """A float64 of order 1 has no more digits after the point."""
 
@@ -31,11 +33,11 @@ class AggregationSpec(Section):
     rings of 64, 32 and 16 bits): 40, 16 or 7 at the limits that are taken if none is given."""
     limit: float | None = Field(default=None, gt=0)
     """Largest magnitude R of a summed value; 2^16, 2^10 or 2^5 if left out."""
-    minimum_parties: int = Field(default=2, ge=1, le=64)
+    minimum_parties: int = Field(default=2, ge=1, le=1024)
     """A sum over fewer parties is never opened."""
     recovery: bool = False
     """Open a sum without the parties that are lost in the middle of it, and go on without them (pairwise)."""
-    threshold: int | None = Field(default=None, ge=2, le=64)
+    threshold: int | None = Field(default=None, ge=2, le=1024)
     """With `recovery`: how many parties must be left, t; the smallest that withstands one colluder if left out."""
 
     def needed(self, sampled: int, participants: int) -> int:
@@ -189,6 +191,8 @@ class ProtectionSpec(Section):
             raise ValueError("a secure sum needs two parties; a run of one party must say `aggregation: {kind: plain}`")
         if aggregation.kind == "two_tree" and parties < 3:
             raise ValueError("two_tree needs three parties; two can use `kind: pairwise`")
+        if aggregation.kind == "two_tree" and parties > MOST_IN_TREES:
+            raise ValueError(f"two_tree sums up to {MOST_IN_TREES} parties; more can use `kind: pairwise`")
         if aggregation.minimum_parties > parties:
             raise ValueError(f"minimum_parties is {aggregation.minimum_parties}, but `parties` lists {parties}")
 

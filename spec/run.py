@@ -14,6 +14,7 @@ from pydantic import (
 from pydantic_core import PydanticKnownError
 
 from parley.spec.algorithms import AlgorithmSettings, installed
+from parley.spec.evaluation import EvaluationSpec
 from parley.spec.protection import ProtectionSpec
 from parley.spec.section import Section
 from parley.spec.stopping import StopSpec
@@ -113,7 +114,7 @@ class RunSpec(Section):
     """Seed of all experiment randomness. Privacy randomness never depends on it."""
     dtype: Literal["float32", "float64"] = "float32"
     """Precision of the model and of the messages."""
-    parties: tuple[PartySpec, ...] = Field(min_length=1, max_length=64)
+    parties: tuple[PartySpec, ...] = Field(min_length=1, max_length=1024)
     """The parties, in the order of their blocks."""
     table: Name = "train"
     """The table that each party reads unless it names its own."""
@@ -121,12 +122,17 @@ class RunSpec(Section):
     """The coordinator's label table; the run's `table` if left out."""
     alignment: Name | None = None
     """Rows to train on: those that `parley align` stored under this name; all rows if left out."""
+    binned_by: Name | None = None
+    """A run that has explored the same columns against the label: each value is replaced by the weight of evidence of
+    its bin, as that run has found it at each party."""
     split: SplitSpec = SplitSpec()
     """Which rows serve what."""
     train: TrainSpec
     """The algorithm and its settings."""
     privacy: ProtectionSpec = ProtectionSpec()
     """Protection of what crosses."""
+    evaluation: EvaluationSpec = EvaluationSpec()
+    """What is measured on held-out rows beside the usual figures."""
     evaluate_every: int = Field(default=10, ge=0)
     """Upper iterations between evaluations on held-out rows; 0 evaluates only at the end."""
     checkpoint_every: int = Field(default=25, ge=0)
@@ -177,6 +183,8 @@ class RunSpec(Section):
                 "privacy.aggregation.ring_bits 16 keeps two or three digits, which these settings of "
                 f"{self.train.algorithm} cannot work with: take 32 or 64, or leave it out"
             )
+        if self.binned_by is not None and self.train.layout == "horizontal":
+            raise ValueError(f"binned_by: {self.train.algorithm}'s parties would each bin the columns in another way")
         self.privacy.aggregation.check_recovery(self.sampled, self.train.goes_on_without_parties)
         self._check_stop()
         return self

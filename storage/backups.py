@@ -24,7 +24,7 @@ FILES = "state"
 ATTEMPTS = 20
 _LEFT_OUT = ("service.lock", "web.address")
 _LEFT_OUT_ENDS = (".lock", ".partial", "-wal", "-shm", "-journal")
-_LEFT_OUT_FOLDERS = ("sockets",)
+_LEFT_OUT_FOLDERS = ("sockets", "rows")
 
 
 class BackupRefused(ValueError):

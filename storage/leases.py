@@ -18,12 +18,14 @@ from typing import Any, Protocol
 import sqlalchemy as sa
 
 from parley.storage.engines import open_engine
-from parley.storage.failures import named_failures
+from parley.storage.failures import StorageAway, named_failures
 
 _KEY = 0x7061726C6579 + 1
 """Any fixed number: the advisory lock of PostgreSQL that a coordinator holds while it serves."""
 _TAKE_SECONDS = 5.0
 """How long a lock is tried: the server may not have noticed yet that the one before has ended."""
+_STAND_BY_SECONDS = 0.5
+"""How often one that stands by looks whether the other has ended."""
 _KEEP_SECONDS = 2.0
 _SERVER_NOTICES = "-c tcp_keepalives_idle=10 -c tcp_keepalives_interval=5 -c tcp_keepalives_count=3"
 """So that the server lets a lock go half a minute after its holder's machine has vanished, not two hours."""
@@ -71,8 +73,8 @@ class FileLease:
 class ServerLease:
     """An advisory lock of PostgreSQL, on a connection of its own."""
 
-    def __init__(self, url: str, name: str) -> None:
-        """Take it; `name` says who holds it, for the others.
+    def __init__(self, url: str, name: str, seconds: float = _TAKE_SECONDS) -> None:
+        """Take it, trying for so long; `name` says who holds it, for the others.
 
         Raises:
             HeldElsewhere: if another process has it; says which.
@@ -81,15 +83,19 @@ class ServerLease:
         who = f"{name}, process {os.getpid()} on {socket.gethostname()}"[:63]  # PostgreSQL keeps no more
         self._engine = open_engine(url, application_name=who, options=_SERVER_NOTICES)
         self._connection: sa.Connection | None = None
-        deadline = time.monotonic() + _TAKE_SECONDS
-        with named_failures("the coordinator", self._engine):
-            while not self._locks():
-                if time.monotonic() > deadline:
-                    raise HeldElsewhere(
-                        f"the database {self._engine.url.render_as_string(hide_password=True)} is in use by another "
-                        f"coordinator ({self._holder()}): stop that one first, or give this one its own"
-                    )
-                time.sleep(0.2)
+        deadline = time.monotonic() + seconds
+        try:
+            with named_failures("the coordinator", self._engine):
+                while not self._locks():
+                    if time.monotonic() > deadline:
+                        raise HeldElsewhere(
+                            f"the database {self._engine.url.render_as_string(hide_password=True)} is in use by "
+                            f"another coordinator ({self._holder()}): stop that one first, or give this one its own"
+                        )
+                    time.sleep(0.2)
+        except BaseException:
+            self._engine.dispose()
+            raise
 
     async def keep(self, is_ours: Callable[[], bool]) -> None:
         """Hold it through restarts of the server until cancelled."""
@@ -133,6 +139,19 @@ class ServerLease:
         with self._engine.connect() as connection:
             found: Any = connection.scalar(query, {"key": _KEY})
         return str(found or "unknown")
+
+
+async def await_lease(url: str, name: str, waiting: Callable[[str], None]) -> Lease:
+    """The lease of a database of PostgreSQL, once whoever has it ends; `waiting` is told once why it takes time."""
+    told = False
+    while True:
+        try:
+            return await asyncio.to_thread(ServerLease, url, name, 0.0)
+        except (HeldElsewhere, StorageAway) as problem:
+            if not told:
+                waiting(str(problem))
+            told = True
+        await asyncio.sleep(_STAND_BY_SECONDS)
 
 
 def take_lease(url: str, name: str) -> Lease:

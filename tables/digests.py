@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from parley.tables.loading import Labels, Table
+from parley.tables.rows import pieces
 
 
 def table_digest(table: Table) -> str:
@@ -31,8 +32,8 @@ def _named(ids: Any, names: Any) -> "hashlib._Hash":
     digest = hashlib.sha256()
     for part in (*names, ""):
         digest.update(part.encode() + b"\0")
-    for identity in ids.tolist():
-        digest.update(identity.encode() + b"\0")
+    for rows in pieces(len(ids)):
+        digest.update(b"".join(identity.encode() + b"\0" for identity in ids[rows].tolist()))
     return digest
 
 

@@ -36,7 +36,7 @@ class TableUnreadable(TableError):
 
 
 class TableTooLarge(TableError):
-    """A query brings more than the table's limits allow."""
+    """A query brings more than the table's limits allow, or a table more rows than memory has room for."""
 
 
 class TableEmpty(TableError):

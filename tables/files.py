@@ -140,6 +140,8 @@ class ArrowFile:
     columns: pa.Table
     delimiter: str | None
     """Field separator of a CSV file; None for others."""
+    first: int = 0
+    """Row of the table that these rows begin with, where they are some of many."""
 
     def numbers(self, names: Sequence[str], dtype: type[np.floating[Any]], *, missing: bool = False) -> NDArray[Any]:
         """Return columns as a dense array."""
@@ -172,7 +174,7 @@ class ArrowFile:
     def place(self, row: int) -> str:
         """Say the line of a CSV file, or the row of a Parquet file."""
         if self.delimiter is None:
-            return f"row {row}"
+            return f"row {self.first + row}"
         lines = _csv_lines(self.path, self.delimiter)
         return next((f"line {line}" for index, (line, _) in enumerate(lines) if index == row + 1), f"row {row}")
 
@@ -459,7 +461,7 @@ def _parses(line: bytes) -> bool:
     return True
 
 
-def refuse_duplicates(path: Path, names: Sequence[str]) -> None:
+def refuse_duplicates(path: object, names: Sequence[str]) -> None:
     """Refuse columns of one name."""
     repeated = next((name for index, name in enumerate(names) if name in names[:index]), None)
     if repeated is not None:

@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import issparse
 
+from parley.tables.batches import open_place
 from parley.tables.databases import SqlSource, open_sql
 from parley.tables.errors import ColumnMissing, TableEmpty, TableError
 from parley.tables.files import (
@@ -33,11 +34,13 @@ from parley.tables.files import (
     table_format,
 )
 from parley.tables.identities import ChosenRows, RowChoice
+from parley.tables.places import Place
+from parley.tables.rows import LocalRows
 
 ROW_NUMBER = "#row"
 """As `id_column`: identify rows by their position in the file, from 0."""
 
-_INTEGER = re.compile(r"0|-?[1-9][0-9]*")
+INTEGER = re.compile(r"0|-?[1-9][0-9]*")
 
 
 class IdMissing(TableError):
@@ -93,6 +96,8 @@ class Table:
     """How the features were preprocessed (`parley.tables.preprocessing.Fitted`), if they were."""
     missing: Mapping[str, int] = field(default_factory=dict)
     """Values that preprocessing has filled in, by column."""
+    files: Any = None
+    """Where its rows are mapped from (`parley.tables.row_files.RowFiles`), if they are not in memory."""
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -117,7 +122,7 @@ class Labels:
 class TableRequest:
     """Which features to load, and how: CSV, Parquet, NPZ, svmlight (CSV and svmlight also compressed), or a query."""
 
-    path: Path | str | SqlSource
+    path: Path | str | SqlSource | Place
     format: str | None = None
     """`csv`, `parquet`, `npz` or `svmlight`; None tells it from the file's name."""
     id_column: str | None = None
@@ -151,16 +156,16 @@ class TableRequest:
     """Keep the rows of an alignment, under their canonical ids."""
 
     @property
-    def source(self) -> Path | SqlSource:
-        """The file or the query."""
-        return self.path if isinstance(self.path, SqlSource) else Path(self.path)
+    def source(self) -> Path | SqlSource | Place:
+        """The file, the files or the query."""
+        return self.path if isinstance(self.path, SqlSource | Place) else Path(self.path)
 
 
 def load_table(request: TableRequest) -> Table:
     """Load features, sorted by identity."""
     source, categorical = request.source, request.categorical
     file, id_column = open_source(request)
-    chosen = _chosen_columns(request, file, id_column)
+    chosen = chosen_columns(request, file, id_column)
     if not file.rows or not chosen:
         raise TableEmpty(source, f"{file.rows} rows and {len(chosen)} feature columns", "A table needs one of each")
     ids, order = _sorted_ids(file, id_column)
@@ -169,7 +174,7 @@ def load_table(request: TableRequest) -> Table:
         raise ColumnNotText(
             source, "svmlight holds numbers only", "Leave `preprocess.categorical` out", column=encoded[0]
         )
-    texts = {column: _category_texts(file, column)[order] for column in encoded}
+    texts = {column: category_texts(file, column)[order] for column in encoded}
     chosen = [column for column in chosen if column not in categorical]
     features = file.numbers(chosen, request.dtype, missing=request.missing)[order]
     if issparse(features) and request.dense:
@@ -180,7 +185,7 @@ def load_table(request: TableRequest) -> Table:
 
 
 def load_labels(
-    path: Path | str | SqlSource,
+    path: Path | str | SqlSource | Place,
     column: str = "label",
     format: str | None = None,  # noqa: A002
     id_column: str | None = None,
@@ -209,7 +214,7 @@ def load_labels(
 
 
 def load_ids(
-    path: Path | str | SqlSource,
+    path: Path | str | SqlSource | Place,
     format: str | None = None,  # noqa: A002
     id_column: str | None = None,
     *,
@@ -222,7 +227,7 @@ def load_ids(
 
 
 def _labels_request(
-    path: Path | str | SqlSource,
+    path: Path | str | SqlSource | Place,
     given: str | None,
     id_column: str | None,
     column: str | None,
@@ -238,10 +243,22 @@ def id_digest(ids: Iterable[str]) -> str:
 
     Identities are sorted first, and each carries its length, so no two sets are written alike.
     """
-    encoded = [identity.encode() for identity in sorted(map(str, ids))]
-    digest = hashlib.sha256(b"parley.ids.v1" + len(encoded).to_bytes(8, "big"))
-    digest.update(b"".join(len(identity).to_bytes(4, "big") + identity for identity in encoded))
+    ordered = sorted(map(str, ids))
+    return sorted_id_digest(len(ordered), [ordered])
+
+
+def sorted_id_digest(count: int, pieces: Iterable[Iterable[str]]) -> str:
+    """The same of identities that come sorted as text, some at a time."""
+    digest = hashlib.sha256(b"parley.ids.v1" + count.to_bytes(8, "big"))
+    for piece in pieces:
+        encoded = [identity.encode() for identity in piece]
+        digest.update(b"".join(len(identity).to_bytes(4, "big") + identity for identity in encoded))
     return digest.hexdigest()
+
+
+def row_digest(table: Table) -> str:
+    """`id_digest` of a table's rows; one whose rows are mapped knows it."""
+    return table.files.id_digest if table.files is not None else id_digest(table.ids)
 
 
 def standardised(table: Table, scaling: Scaling | None = None) -> Table:
@@ -252,23 +269,38 @@ def standardised(table: Table, scaling: Scaling | None = None) -> Table:
             "subtracting a mean would fill a sparse table",
             "Leave `standardise` out, or write `preprocess: {scale: max_abs}`",
         )
-    features = table.features
+    features = LocalRows(table.features)
     if scaling is None:
-        mean, std = features.mean(axis=0, dtype=np.float64), features.std(axis=0, dtype=np.float64)
-        constant = np.ptp(features, axis=0) == 0  # exact, where a rounded deviation may not be 0
-        if constant.any():
-            named = [name for name, flat in zip(table.columns, constant, strict=True) if flat]
-            warnings.warn(f"{table.name}: constant columns become 0: {named[:10]}", ConstantColumn, stacklevel=2)
-        # A constant column's own value, not its rounded mean, so that it becomes exactly 0.
-        scaling = Scaling(np.where(constant, features[0], mean), np.where(constant, 1.0, std))
+        scaling = _own_scaling(table, features)
     elif scaling.mean.shape != (features.shape[1],):
         raise CannotStandardise(
             Path(table.name),
             f"figures for {len(scaling.mean)} columns, but there are {features.shape[1]}",
             "Use the scaling of the same columns",
         )
-    scaled = ((features - scaling.mean) / scaling.std).astype(features.dtype)
-    return replace(table, features=np.ascontiguousarray(scaled), scaling=scaling)
+    mean, std = scaling.mean, scaling.std
+
+    def scaled(rows: slice) -> NDArray[Any]:
+        return ((features[rows] - mean) / std).astype(features.dtype)
+
+    if table.files is not None:
+        name = "standardised-" + hashlib.sha256(mean.tobytes() + std.tobytes()).hexdigest()[:16]
+        return replace(table, features=table.files.derived(name, *features.shape, scaled), scaling=scaling)
+    return replace(table, features=np.ascontiguousarray(scaled(slice(None))), scaling=scaling)
+
+
+def _own_scaling(table: Table, features: LocalRows) -> Scaling:
+    rows = len(features)
+    mean = features.fold(lambda shard: shard.sum(axis=0, dtype=np.float64)) / rows
+    squares = features.fold(lambda shard: np.square(shard - mean).sum(axis=0))
+    low = np.min([shard.min(axis=0) for shard in features.shards()], axis=0)
+    high = np.max([shard.max(axis=0) for shard in features.shards()], axis=0)
+    constant = low == high  # exact, where a rounded deviation may not be 0
+    if constant.any():
+        named = [name for name, flat in zip(table.columns, constant, strict=True) if flat]
+        warnings.warn(f"{table.name}: constant columns become 0: {named[:10]}", ConstantColumn, stacklevel=3)
+    # A constant column's own value, not its rounded mean, so that it becomes exactly 0.
+    return Scaling(np.where(constant, low, mean), np.where(constant, 1.0, np.sqrt(squares / rows)))
 
 
 def open_source(request: TableRequest) -> tuple[TableFile, str]:
@@ -284,17 +316,23 @@ def _open_all(request: TableRequest) -> tuple[TableFile, str]:
     identity = request.id_column or "id"
     texts = {name for name in (identity, request.label_column) if name is not None} - set(columns or ())
     texts |= {name for name in request.categorical if columns is None or name in columns}
-    kind = "sql" if isinstance(source, SqlSource) else table_format(source, request.format)
     file: TableFile
     if isinstance(source, SqlSource):
         file = open_sql(source, texts, columns)
-    elif kind == "npz":
+        refuse_absent_id(source, identity, file.names)
+        return file, identity
+    if isinstance(source, Place):
+        file = open_place(source, request.format, request.delimiter, texts, columns)
+        refuse_absent_id(source, identity, file.names)
+        return file, identity
+    kind = table_format(source, request.format)
+    if kind == "npz":
         npz = open_npz(source)
         return npz, request.id_column or ("ids" if "ids" in npz.vectors else ROW_NUMBER)
-    elif kind == "svmlight":
+    if kind == "svmlight":
         svm = open_svmlight(source, request.n_features, request.zero_based)
         return svm, request.id_column or ("id" if any(svm.identities) else ROW_NUMBER)
-    elif kind == "csv":
+    if kind == "csv":
         names = csv_header(source, request.delimiter)[1]
         refuse_absent_id(source, identity, names)  # before a word is taken for a feature
         file = open_csv(source, texts, columns, request.delimiter)
@@ -304,7 +342,7 @@ def _open_all(request: TableRequest) -> tuple[TableFile, str]:
     return file, identity
 
 
-def refuse_absent_id(source: Path | SqlSource, identity: str, names: Sequence[str]) -> None:
+def refuse_absent_id(source: Path | SqlSource | Place, identity: str, names: Sequence[str]) -> None:
     """Refuse a table without the column that should identify its rows."""
     if identity == ROW_NUMBER or identity in names:
         return
@@ -316,7 +354,7 @@ def refuse_absent_id(source: Path | SqlSource, identity: str, names: Sequence[st
     )
 
 
-def _chosen_columns(request: TableRequest, file: TableFile, id_column: str) -> list[str]:
+def chosen_columns(request: TableRequest, file: TableFile, id_column: str) -> list[str]:
     """The features, categories among them; a name that the file does not have is refused."""
     if request.columns is not None:
         chosen = list(request.columns)
@@ -337,15 +375,15 @@ def _refuse_absent(file: TableFile, names: Iterable[str]) -> None:
             )
 
 
-def _category_texts(file: TableFile, column: str) -> NDArray[np.object_]:
+def category_texts(file: TableFile, column: str) -> NDArray[np.object_]:
     """A column's categories, one spelling each; a blank is no value (but "NA" is one: it may mean Namibia)."""
-    texts = [_normal(text) or None for text in file.texts(column)]
+    texts = [normal(text) or None for text in file.texts(column)]
     return np.array([None if text == "nan" else text for text in texts], dtype=object)
 
 
 def _sorted_ids(file: TableFile, id_column: str) -> tuple[NDArray[np.str_], NDArray[np.intp]]:
     """Return the sorted identities and the order that sorts the rows: by number if all are integers, else by text."""
-    ids = [_normal(text) for text in _id_texts(file, id_column)]
+    ids = [normal(text) for text in _id_texts(file, id_column)]
     if "" in ids:
         raise IdMissing(
             file.path, "a row has no identity", "Give every row one", column=id_column, place=file.place(ids.index(""))
@@ -360,7 +398,7 @@ def _sorted_ids(file: TableFile, id_column: str) -> tuple[NDArray[np.str_], NDAr
             column=id_column,
             place=file.place(second),
         )
-    numeric = all(_INTEGER.fullmatch(identity) for identity in ids)
+    numeric = all(INTEGER.fullmatch(identity) for identity in ids)
     keys: list[Any] = [int(identity) for identity in ids] if numeric else ids
     order = np.array(sorted(range(len(ids)), key=keys.__getitem__), dtype=np.intp)
     return np.array(ids)[order], order
@@ -372,7 +410,7 @@ def _id_texts(file: TableFile, id_column: str) -> Texts:
     return file.texts(id_column)
 
 
-def _normal(text: str | None) -> str:
+def normal(text: str | None) -> str:
     """One spelling per identity: no surrounding blanks, composed accents."""
     stripped = (text or "").strip()
     return stripped if stripped.isascii() else unicodedata.normalize("NFC", stripped)
@@ -400,7 +438,7 @@ def _classes(
         known = tuple(given)
     else:
         found = set(spelled) - {""}
-        integers = all(_INTEGER.fullmatch(text) for text in found)
+        integers = all(INTEGER.fullmatch(text) for text in found)
         known = tuple(sorted(found, key=int) if integers else sorted(found))
     index = {name: position for position, name in enumerate(known)}
     bad = next((row for row, text in enumerate(spelled) if text not in index or text in ("", "nan")), None)

@@ -5,6 +5,7 @@ on a run's training rows alone, and kept as plain numbers and texts: a saved run
 no particular version of it to be applied again. Nothing of it leaves the organisation.
 """
 
+import hashlib
 import json
 import warnings
 from collections.abc import Mapping, Sequence
@@ -17,8 +18,11 @@ from scipy.sparse import csr_matrix, diags_array, issparse
 
 from parley.tables.errors import OTHERS, FeatureMissing, TableError
 from parley.tables.loading import Table
+from parley.tables.rows import LocalRows, pieces
 
 VERSION = 1
+ROUNDING = 1e-6
+"""Slack of a bin's edge, as in `parley.numerics.column_figures`."""
 _UNSEEN = "\0unseen"  # no category: texts from files carry no NUL
 _TOO_MANY = "Group them before, leave the column out, or raise `preprocess.categorical.max_categories`"
 
@@ -63,6 +67,23 @@ class Numbers:
 
 
 @dataclass(frozen=True)
+class Binned:
+    """What the values of one column become: a number for each bin, instead of being scaled."""
+
+    column: str
+    edges: tuple[float, ...]
+    """One fewer than there are bins, ascending; bin b holds values in (edges[b−1], edges[b]]."""
+    values: tuple[float, ...]
+    """Weight of evidence of each bin."""
+
+    def of(self, raw: NDArray[np.float64]) -> NDArray[np.float64]:
+        """What stands for these values; one that was off its bin's edge by a rounding when bins were made stays in."""
+        edges = np.array(self.edges)
+        slack = ROUNDING * np.abs(edges) + ROUNDING / 10 * np.abs(edges).max(initial=0.0)
+        return np.asarray(np.array(self.values)[np.searchsorted(edges + slack, raw, side="left")])
+
+
+@dataclass(frozen=True)
 class Categories:
     """What one categorical column becomes."""
 
@@ -83,6 +104,8 @@ class Fitted:
 
     numbers: tuple[Numbers, ...]
     categories: tuple[Categories, ...]
+    bins: tuple[Binned, ...] = ()
+    """Of every output, where values are replaced by what their bin weighs."""
 
     @property
     def inputs(self) -> list[str]:
@@ -117,7 +140,8 @@ class Fitted:
             if read["version"] != VERSION:
                 raise PreprocessingInvalid("preprocessing", f"it is of version {read['version']}", "Train a new run")
             encoded = [Categories(**{**entry, "outputs": tuple(entry["outputs"])}) for entry in read["categories"]]
-            return cls(tuple(Numbers(**entry) for entry in read["numbers"]), tuple(encoded))
+            bins = [Binned(e["column"], tuple(e["edges"]), tuple(e["values"])) for e in read.get("bins", ())]
+            return cls(tuple(Numbers(**entry) for entry in read["numbers"]), tuple(encoded), tuple(bins))
         except (KeyError, TypeError, json.JSONDecodeError, UnicodeDecodeError) as damage:
             raise PreprocessingInvalid("preprocessing", f"the file is damaged ({damage})", "Train a new run") from None
 
@@ -130,9 +154,8 @@ def fit(declared: Declared, table: Table, rows: NDArray[np.int64]) -> Fitted:
             f"`scale: {declared.scale}` would fill a sparse table",
             "Declare `scale: max_abs`, which keeps zeros",
         )
-    features = table.features[rows]
-    fills = _fills(declared, table, features)
-    shifts, scales = _public(declared, table, *_scaling(declared, features, fills))
+    fills = _fills(declared, table, rows)
+    shifts, scales = _public(declared, table, *_scaling(declared, table.features, rows, fills))
     numbers = [
         Numbers(column, None if declared.missing == "refuse" else float(fill), float(shift), float(scale))
         for column, fill, shift, scale in zip(table.columns, fills, shifts, scales, strict=True)
@@ -150,13 +173,61 @@ def apply(fitted: Fitted, table: Table) -> Table:
     if issparse(table.features):
         scaled = csr_matrix(table.features @ diags_array(1 / scales))
         return replace(table, features=scaled, columns=columns, texts={}, fitted=fitted)
-    filled = _filled(fitted, table)
     shifts = np.array([entry.shift for entry in fitted.numbers])
-    blocks = [(filled - shifts) / scales, *(_one_hot(entry, table) for entry in fitted.categories)]
-    features = np.ascontiguousarray(np.concatenate(blocks, axis=1), dtype=table.features.dtype)
-    absent = dict(zip(table.columns, np.isnan(table.features).sum(axis=0).tolist(), strict=True))
-    absent |= {column: sum(text is None for text in texts) for column, texts in table.texts.items()}
-    return replace(table, features=features, columns=columns, texts={}, fitted=fitted, missing=absent)
+
+    def made(rows: slice) -> NDArray[Any]:
+        piece, at = _piece(table, rows), rows.start or 0
+        filled = _filled(fitted, piece, at)
+        encoded = [_one_hot(entry, piece, at) for entry in fitted.categories]
+        if fitted.bins:
+            return _in_bins(fitted.bins, np.concatenate([filled, *encoded], axis=1))
+        blocks = [(filled - shifts) / scales, *encoded]
+        return np.ascontiguousarray(np.concatenate(blocks, axis=1), dtype=table.features.dtype)
+
+    if table.files is None:
+        features = made(slice(None))
+    else:
+        name = "preprocessed-" + hashlib.sha256(fitted.to_json()).hexdigest()[:16]
+        features = table.files.derived(name, len(table), len(columns), made)
+    return replace(table, features=features, columns=columns, texts={}, fitted=fitted, missing=_missing(table))
+
+
+def _piece(table: Table, rows: slice) -> Table:
+    texts = {column: values[rows] for column, values in table.texts.items()}
+    return replace(table, ids=table.ids[rows], features=table.features[rows], texts=texts)
+
+
+def _missing(table: Table) -> dict[str, int]:
+    """Values that are not there, by column."""
+    counts = LocalRows(table.features).fold(lambda shard: np.isnan(shard).sum(axis=0))
+    absent = dict(zip(table.columns, counts.tolist(), strict=True))
+    for column, texts in table.texts.items():
+        absent[column] = sum(text is None for rows in pieces(len(table)) for text in texts[rows])
+    return absent
+
+
+def binned(table: Table, found: Mapping[str, Binned]) -> Fitted:
+    """How a table is treated whose columns are replaced by what was found of their bins.
+
+    Raises:
+        PreprocessingInvalid: if a column has no bins, or the table is sparse.
+    """
+    if issparse(table.features):
+        raise PreprocessingInvalid(table.name, "a sparse table has no bins", "Leave `binned_by` out of the spec")
+    known = table.fitted or of_table(table)
+    lacking = [column for column in table.columns if column not in found]
+    if lacking or known is None:
+        raise PreprocessingInvalid(
+            table.name,
+            "the run that `binned_by` names has no weights of evidence for it",
+            "Name a run of `algorithm: explore` with `against_label: true` that has finished, over the same columns",
+            column=lacking[0] if lacking else "",
+        )
+    return replace(known, bins=tuple(found[column] for column in table.columns))
+
+
+def _in_bins(bins: Sequence[Binned], values: NDArray[np.float64]) -> NDArray[np.float64]:
+    return np.ascontiguousarray(np.stack([one.of(values[:, j]) for j, one in enumerate(bins)], axis=1))
 
 
 def of_table(table: Table) -> Fitted | None:
@@ -172,37 +243,44 @@ def of_table(table: Table) -> Fitted | None:
     return Fitted(tuple(Numbers(column, None, float(shift), float(scale)) for column, shift, scale in figures), ())
 
 
-def _fills(declared: Declared, table: Table, features: Any) -> NDArray[np.float64]:
+def _fills(declared: Declared, table: Table, rows: NDArray[np.int64]) -> NDArray[np.float64]:
+    features, width = table.features, table.features.shape[1]
     if declared.missing == "refuse" or issparse(features):
-        return np.zeros(features.shape[1])
-    empty = np.isnan(features).all(axis=0)
-    if empty.any():
+        return np.zeros(width)
+    local = LocalRows(features, np.float64)
+    known = local.fold(lambda shard: (~np.isnan(shard)).sum(axis=0), rows)
+    if not known.all():
         raise FeatureMissing(
             table.name,
             "no training row has a value",
             f"Leave the column out: {OTHERS}",
-            column=table.columns[int(np.flatnonzero(empty)[0])],
+            column=table.columns[int(np.flatnonzero(known == 0)[0])],
         )
+    if declared.missing == "mean":
+        return np.asarray(local.fold(lambda shard: np.nansum(shard, axis=0), rows) / known)
     from sklearn.impute import SimpleImputer  # slow to import, and only a run that trains needs it
 
-    return np.asarray(SimpleImputer(strategy=declared.missing).fit(features).statistics_, dtype=np.float64)
+    columns = (np.asarray(features[:, index], dtype=np.float64)[rows, None] for index in range(width))
+    return np.array([SimpleImputer(strategy=declared.missing).fit(column).statistics_[0] for column in columns])
 
 
-def _scaling(declared: Declared, features: Any, fills: NDArray[np.float64]) -> tuple[Any, Any]:
+def _scaling(declared: Declared, features: Any, rows: NDArray[np.int64], fills: NDArray[np.float64]) -> tuple[Any, Any]:
     width = features.shape[1]
     if declared.scale == "none" or not width:
         return np.zeros(width), np.ones(width)
     from sklearn.preprocessing import MaxAbsScaler, MinMaxScaler, StandardScaler
 
-    filled = features if issparse(features) else np.where(np.isnan(features), fills, features)
+    if issparse(features):  # `fit` has refused every other scale
+        return np.zeros(width), MaxAbsScaler().fit(features[rows]).scale_
+    scaler = {"standard": StandardScaler, "minmax": MinMaxScaler, "max_abs": MaxAbsScaler}[declared.scale]()
+    for shard in LocalRows(features, np.float64).shards(rows):
+        scaler.partial_fit(np.where(np.isnan(shard), fills, shard))
     if declared.scale == "standard":
-        standard = StandardScaler().fit(filled)
-        return standard.mean_, standard.scale_
+        return scaler.mean_, scaler.scale_
     if declared.scale == "minmax":
         # scikit-learn's range is 1 for a constant column, as its own transform has it.
-        extent = MinMaxScaler().fit(filled)
-        return extent.data_min_, 1 / extent.scale_
-    return np.zeros(width), MaxAbsScaler().fit(filled).scale_
+        return scaler.data_min_, 1 / scaler.scale_
+    return np.zeros(width), scaler.scale_
 
 
 def _public(declared: Declared, table: Table, shifts: Any, scales: Any) -> tuple[Any, Any]:
@@ -251,23 +329,23 @@ def _categories(declared: Declared, table: Table, column: str, texts: NDArray[np
     )
 
 
-def _filled(fitted: Fitted, table: Table) -> NDArray[np.float64]:
+def _filled(fitted: Fitted, table: Table, first: int) -> NDArray[np.float64]:
     features = np.asarray(table.features, dtype=np.float64)
     absent = np.isnan(features)
     if not absent.any():
         return features
     for index, entry in enumerate(fitted.numbers):
         if entry.fill is None and absent[:, index].any():
-            _refuse_missing(table, entry.column, int(np.flatnonzero(absent[:, index])[0]))
+            _refuse_missing(table, entry.column, first + int(np.flatnonzero(absent[:, index])[0]))
     return np.where(absent, [0.0 if entry.fill is None else entry.fill for entry in fitted.numbers], features)
 
 
-def _one_hot(entry: Categories, table: Table) -> NDArray[np.float64]:
+def _one_hot(entry: Categories, table: Table, first: int) -> NDArray[np.float64]:
     texts = table.texts[entry.column]
     if entry.fill is None:
         absent = np.flatnonzero([text is None for text in texts])
         if len(absent):
-            _refuse_missing(table, entry.column, int(absent[0]))
+            _refuse_missing(table, entry.column, first + int(absent[0]))
     spelled = [entry.fill if text is None else str(text) for text in texts]
     nowhere = len(entry.outputs)  # a column of its own, which is cut off
     unseen = nowhere if entry.unseen is None else entry.unseen

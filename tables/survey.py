@@ -17,6 +17,7 @@ import pyarrow.csv
 import pyarrow.parquet
 from scipy.sparse import issparse
 
+from parley.tables.batches import open_batches
 from parley.tables.databases import SqlSource
 from parley.tables.errors import FeatureNotFinite, TableEmpty, TableUnreadable
 from parley.tables.files import (
@@ -28,9 +29,12 @@ from parley.tables.files import (
     table_format,
 )
 from parley.tables.loading import ROW_NUMBER, TableRequest, open_source, refuse_absent_id
+from parley.tables.places import Place
+from parley.tables.row_files import CountedTexts, Workspace
 
 BLOCK_BYTES = 4 << 20
 BATCH_ROWS = 1 << 16
+_NO_VALUE = ["", "na", "n/a", "null", "nan", "#n/a"]
 _COLUMN = re.compile(r"In CSV column #(\d+)")
 Progress = Callable[[float], None]
 """Is called with the share of the table that has been read."""
@@ -52,13 +56,21 @@ class Survey:
     """Rows whose id another row has too."""
 
 
-def survey(request: TableRequest, progress: Progress = lambda _: None) -> Survey:
-    """Look through a table once.
+def survey(request: TableRequest, progress: Progress = lambda _: None, workspace: Workspace | None = None) -> Survey:
+    """Look through a table once; with a `workspace`, ids are counted on disk where they are many.
 
     Raises:
         TableError: if nobody could load it, whatever is declared.
     """
     source, label = request.source, request.label_column
+    if isinstance(source, Place):
+        batches = open_batches(source, request.format, request.delimiter)
+        tally = _Tally(source, request.id_column or "id", {label}, workspace)
+        tally.names = batches.names
+        refuse_absent_id(source, tally.identity, tally.names)
+        for batch in batches.read(tally.names if batches.files.kind == "csv" else (), None):
+            tally.add({name: _as_numbers(batch.column(name)) for name in batch.schema.names}, batch.num_rows)
+        return tally.result()
     kind = "sql" if isinstance(source, SqlSource) else table_format(source, request.format)
     if isinstance(source, SqlSource) or kind in ("npz", "svmlight"):
         file, identity = open_source(request)
@@ -67,7 +79,7 @@ def survey(request: TableRequest, progress: Progress = lambda _: None) -> Survey
         tally.names = file.names
         tally.add(_columns(file, tally.features, identity), file.rows)
     else:
-        tally = _Tally(source, request.id_column or "id", {label})
+        tally = _Tally(source, request.id_column or "id", {label}, workspace)
         for batch, share in _batches(source, kind, request.delimiter, tally):
             tally.add({name: batch.column(name) for name in batch.schema.names}, batch.num_rows)
             progress(share)
@@ -77,11 +89,12 @@ def survey(request: TableRequest, progress: Progress = lambda _: None) -> Survey
 class _Tally:
     """What the batches so far have shown."""
 
-    def __init__(self, source: Path | SqlSource, identity: str, others: set[str | None]) -> None:
-        self._source, self.identity, self._others = source, identity, others
+    def __init__(self, source: Any, identity: str, others: set[str | None], workspace: Workspace | None = None) -> None:
+        self._source, self.identity, self._others, self._workspace = source, identity, others, workspace
         self.names: Sequence[str] = ()
         self._rows = 0
         self._ids: list[Any] = []
+        self._counted: CountedTexts | None = None
         self._words: set[str] = set()
         self._missing: set[str] = set()
 
@@ -94,7 +107,12 @@ class _Tally:
         """Take some rows into account."""
         self._rows += rows
         if self.identity in columns:
-            self._ids.append(columns[self.identity])
+            self._ids.append(_trimmed(columns[self.identity]))
+            if self._workspace is not None and self._counted is None and self._rows > BATCH_ROWS:
+                self._counted = CountedTexts(self._workspace)
+            if self._counted is not None:
+                self._counted.add(self._ids)
+                self._ids = []
         for name in self.features:
             self._inspect(name, columns[name])
 
@@ -115,7 +133,7 @@ class _Tally:
 
     def restart(self) -> None:
         """The rows so far come again."""
-        self._rows, self._ids = 0, []
+        self._rows, self._ids, self._counted = 0, [], None
 
     def result(self) -> Survey:
         """All of it."""
@@ -128,15 +146,33 @@ class _Tally:
         return Survey(self._rows, len(self.features), words, missing, without, repeated)
 
     def _flaws_of_ids(self) -> tuple[int, int]:
+        if self._counted is not None:
+            return self._counted.flaws()
         if not self._ids:
             return 0, 0
-        ids = pa.chunked_array([part.cast(pa.string()) for part in self._ids])
-        ids = pc.utf8_trim_whitespace(pc.fill_null(ids, ""))
+        ids = pa.chunked_array(self._ids)
         counts = pc.value_counts(ids)
         times, blank = counts.field("counts"), pc.equal(counts.field("values"), "")
         without = pc.sum(times.filter(blank)).as_py() or 0
         again = times.filter(pc.and_(pc.invert(blank), pc.greater(times, 1)))
         return without, pc.sum(again).as_py() or 0
+
+
+def _trimmed(column: Any) -> pa.Array:
+    texts = pc.utf8_trim_whitespace(pc.fill_null(column.cast(pa.string()), ""))
+    return pa.concat_arrays(texts.chunks) if isinstance(texts, pa.ChunkedArray) else texts
+
+
+def _as_numbers(column: pa.Array) -> pa.Array:
+    """A column of texts as numbers, if they all are."""
+    if not pa.types.is_string(column.type):
+        return column
+    texts = pc.utf8_trim_whitespace(column)
+    known = pc.if_else(pc.is_in(pc.utf8_lower(texts), pa.array(_NO_VALUE)), pa.scalar(None, pa.string()), texts)
+    try:
+        return known.cast(pa.float64())
+    except pa.ArrowInvalid:
+        return column
 
 
 def _is_numeric(kind: pa.DataType) -> bool:

@@ -15,14 +15,15 @@ from scipy.special import expit
 
 from parley.coordinator.asysqn import rounds as schedule
 from parley.coordinator.asysqn.watch import Watch
-from parley.coordinator.forecasts import Forecast, Trips, evaluations, kept
+from parley.coordinator.forecasts import Forecast, Trips, Widths, evaluations, kept
 from parley.coordinator.labels import LabelAccess, ReleasePlan, check_rows
-from parley.coordinator.programs import CommonRows, CoordinatorAlgorithm, Observer, Predictor
+from parley.coordinator.programs import CommonRows, CoordinatorAlgorithm, Head, Observer, Predictor
 from parley.numerics.arrays import Vector
 from parley.numerics.gradient_estimators import Estimator
 from parley.numerics.linear_losses import loss_named, predict_sign
 from parley.numerics.losses import Logistic, Loss, Squared
 from parley.numerics.streams import stream
+from parley.numerics.weighted_loss import weighted
 from parley.privacy.release import Addend, OutcomeGate, Release
 from parley.protocols.asysqn.batches import batch_rows, snapshots_before, watched_rows
 from parley.protocols.asysqn.codec import (
@@ -40,6 +41,8 @@ from parley.spec.rows import RowSets, divide
 from parley.spec.run import RunSpec
 from parley.tables.loading import Labels
 
+PARTIAL_BYTES = 40
+"""What a partial sum between parties holds beside its numbers."""
 STRIDE = 1 << 32
 """Numbers of label releases that each requester has: one for its snapshots, then one for each of its steps."""
 
@@ -90,6 +93,9 @@ class AsysqnProgram(AsysqnForm):
             checkpoint_every=spec.checkpoint_every,
             watch=Watch(targets=targets, optimum=train.optimum),
             figures=figures_of(spec, access, labels, sets),
+            classes=labels.classes,
+            measures=access.measures,
+            weights=access.class_weights(labels, sets.trained, train.class_weights),
         )
 
     def rounds(self, done: int, observe: Observer) -> Generator[AsysqnRound, Any, None]:
@@ -151,6 +157,8 @@ class LabelHolder:
         self._turn = threading.Lock()
         released = ReleasePlan(self._released, STRIDE * (len(self._names) + 1), self._trained)
         self._gate = access.gate(labels, loss_for(self._train), released)
+        weights = access.class_weights(labels, self._trained, self._train.class_weights)
+        self._loss = weighted(self._gate.loss, weights)
 
     def is_paid(self, release: int) -> bool:
         """Whether the ledger covers a release."""
@@ -168,7 +176,7 @@ class LabelHolder:
         release = self._release(requester, rows)
         with self._turn:
             target = self._gate.target(release, numbers)
-        mean = self._gate.loss.gradient(theta[:, None], target)  # of the mean loss
+        mean = self._loss.gradient(theta[:, None], target)  # of the mean loss
         return Derivative(mean[:, 0] * len(numbers), release)
 
     def _numbers(self, requester: int | None, rows: RowsName) -> NDArray[np.int64]:
@@ -229,6 +237,7 @@ def check(spec: RunSpec, access: LabelAccess, rows: CommonRows) -> None:
     """Refuse labels that do not fit the parties' rows, or a split that does not."""
     labels = access.load(spec.settings(AsysqnSpec).loss)
     check_rows(labels, rows.count, rows.digest, rows.party)
+    access.class_weights(labels, np.arange(rows.count), spec.settings(AsysqnSpec).class_weights)
     figures_of(spec, access, labels, divide(spec.split, rows.count, stream(spec.seed, "split")))
 
 
@@ -238,7 +247,7 @@ def predictor(spec: RunSpec, access: LabelAccess) -> Predictor:
     return Predictor(AsysqnForm(), prediction_round, scorer(spec), labels.classes)
 
 
-def foretell(spec: RunSpec, access: LabelAccess) -> Forecast | None:
+def foretell(spec: RunSpec, access: LabelAccess, _: Widths) -> Forecast | None:
     """What the rounds of a synchronous run carry: θ of a batch up, and what becomes of it down, 8 bytes each."""
     train = spec.settings(AsysqnSpec)
     if train.is_asynchronous:
@@ -250,12 +259,29 @@ def foretell(spec: RunSpec, access: LabelAccess) -> Forecast | None:
     batch = min(train.batch, rows)
     watched = len(watched_rows(spec.seed, sets.trained, train.watch_rows)) + sum(map(len, sets.held_out.values()))
     checkpoints = kept(steps, spec.checkpoint_every)
+    # Of both trees, all but the roots send a partial sum to another party.
+    edges = 2 * (len(spec.parties) - 1) if spec.privacy.aggregation.kind == "two_tree" else 0
     return [
-        Trips(snapshots, 8 * rows, rows, 8),
-        Trips(steps - snapshots, 8 * batch, batch, 8),
-        Trips(evaluations(steps, spec.evaluate_every), 0.0, watched + 1, 8),
+        *(
+            replace(trips, between=edges * (8 * trips.summed + PARTIAL_BYTES))
+            for trips in (
+                Trips(snapshots, 8 * rows, rows, 8),
+                Trips(steps - snapshots, 8 * batch, batch, 8),
+                Trips(evaluations(steps, spec.evaluate_every), 0.0, watched + 1, 8),
+            )
+        ),
         replace(checkpoints, count=checkpoints.count + 1),  # the last step has one in any case
     ]
 
 
-ALGORITHM = CoordinatorAlgorithm(PROTOCOL, AsysqnProgram, check, predictor, foretell)
+def head(spec: RunSpec) -> Head:
+    """A probability, a decision, or the value itself."""
+    match spec.settings(AsysqnSpec).loss:
+        case "logistic":
+            return Head("logistic", "classes")
+        case "squared_hinge":
+            return Head("sign", "classes")
+    return Head("identity", "real")
+
+
+ALGORITHM = CoordinatorAlgorithm(PROTOCOL, AsysqnProgram, check, predictor, head, foretell)

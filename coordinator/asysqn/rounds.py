@@ -20,7 +20,7 @@ from parley.coordinator.asysqn.watch import Watch, accuracy, objective, observe
 from parley.coordinator.programs import Observer, Report
 from parley.numerics.gradient_estimators import Estimator, Rows
 from parley.numerics.linear_losses import LinearLoss
-from parley.numerics.metrics import classification_figures
+from parley.numerics.metrics import Measures, class_details, classification_figures, intervals, regression_figures
 from parley.privacy.evaluations import Evaluation
 from parley.protocols.asysqn.batches import next_rows
 from parley.protocols.asysqn.messages import (
@@ -120,6 +120,12 @@ class Problem:
     progress: dict[int, Progress] = field(default_factory=dict)
     """The newest word of each party."""
     figures: Figures = field(default_factory=lambda: Figures(Evaluation(0)))
+    classes: Sequence[str] = ()
+    """What labels mean."""
+    weights: Vector | None = None
+    """How much rows of each class count; None for alike."""
+    measures: Measures | None = None
+    """What is measured beside the usual figures."""
 
     @property
     def rounds(self) -> int:
@@ -218,7 +224,9 @@ def evaluate(problem: Problem, k: int | None, total: Vector, observer: Observer)
     theta, squared_norm = total[:-1], float(total[-1])
     labels = problem.labels[problem.watched]
     trained = slice(None, problem.trained)
-    value = objective(problem.loss, theta[trained], labels[trained], problem.regularisation, squared_norm)
+    value = objective(
+        problem.loss, theta[trained], labels[trained], problem.regularisation, squared_norm, problem.weights
+    )
     done = problem.rounds if k is None else k
     problem.watch = observe(problem.watch, rounds=done, value=value)
     shown = problem.figures.shown(k, problem, theta, labels, value)
@@ -244,11 +252,21 @@ def party_progress(problem: Problem) -> dict[str, float]:
 
 
 def _held_out(problem: Problem, theta: Vector, labels: Vector) -> dict[str, float]:
-    loss = float(np.mean(problem.loss.value(theta, labels)))
+    found, measures = _figures(problem, theta, labels), problem.measures
+    if measures is None or not len(theta):
+        return found
+    if _are_classes(problem.labels):
+        found |= class_details(expit(theta)[:, None], labels > 0, problem.classes, measures)
+    return found | intervals(lambda drawn: _figures(problem, theta[drawn], labels[drawn]), len(theta), measures)
+
+
+def _figures(problem: Problem, theta: Vector, labels: Vector) -> dict[str, float]:
+    found = {"loss": float(np.mean(problem.loss.value(theta, labels)))}
     if _are_classes(problem.labels):
         figures = classification_figures(expit(theta)[:, None], labels > 0)
-        return {"loss": loss, "accuracy": accuracy(theta, labels), **figures}
-    return {"loss": loss, "r2": 1.0 - float(np.mean((theta - labels) ** 2)) / float(np.var(labels))}
+        return {**found, "accuracy": accuracy(theta, labels), **figures}
+    explained = 1.0 - float(np.mean((theta - labels) ** 2)) / float(np.var(labels))
+    return {**found, "r2": explained, **regression_figures(theta, labels)}
 
 
 def _are_classes(labels: Vector) -> bool:

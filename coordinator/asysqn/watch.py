@@ -36,10 +36,18 @@ class RoundsWentBack(ValueError):
     """The watch was shown an older round than it has already seen."""
 
 
-def objective(loss: LinearLoss, theta: Vector, labels: Vector, regularisation: float, squared_norm: float) -> float:
-    """Return f(w) = (1/n)Σ L(θ_i, y_i) + (λ/2)Σ_ℓ‖w_ℓ‖² (Eq. 17) from sums alone."""
+def objective(
+    loss: LinearLoss,
+    theta: Vector,
+    labels: Vector,
+    regularisation: float,
+    squared_norm: float,
+    weights: Vector | None = None,
+) -> float:
+    """Return f(w) = (1/n)Σ L(θ_i, y_i) + (λ/2)Σ_ℓ‖w_ℓ‖² (Eq. 17) from sums alone; `weights` are those of −1 and 1."""
     with np.errstate(over="ignore", invalid="ignore"):
-        value = float(np.mean(loss.value(theta, labels))) + 0.5 * regularisation * squared_norm
+        each = 1.0 if weights is None else np.where(labels > 0, weights[1], weights[0])
+        value = float(np.mean(each * loss.value(theta, labels))) + 0.5 * regularisation * squared_norm
     if not np.isfinite(value):
         raise ObjectiveNotFinite(
             "the objective is not finite: standardise the features, winsorise heavy tails, or take a smaller step"

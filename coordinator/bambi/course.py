@@ -8,7 +8,6 @@ import json
 import math
 from dataclasses import asdict, dataclass, replace
 
-from parley.numerics.losses import Loss, noise_floor
 from parley.spec.events import RunWarning
 
 RISE = 1.5
@@ -83,6 +82,6 @@ class Course:
         return self, None
 
 
-def above_floor(loss: Loss, value: float) -> float:
+def above_floor(floor: float, value: float) -> float:
     """A loss less what the noise of labels alone costs; a little more than nothing where the batch was lucky."""
-    return max(value - noise_floor(loss), 1e-3)
+    return max(value - floor, 1e-3)

@@ -6,7 +6,6 @@ import numpy as np
 
 from parley.coordinator.bambi.rounds import EVALUATION_ROWS
 from parley.coordinator.forecasts import Forecast, Trips, evaluations, kept
-from parley.protocols.bambi.columns import crossing_columns
 from parley.protocols.bambi.settings import BambiSpec
 from parley.spec.rows import RowSets
 from parley.spec.run import RunSpec
@@ -17,7 +16,7 @@ LIMBS = 4
 
 def forecast(spec: RunSpec, sets: RowSets, outputs: int) -> Forecast | None:
     """The round trips of a run, at most; None for a mode that is not foretold."""
-    train, columns = spec.settings(BambiSpec), crossing_columns(outputs)
+    train, columns = spec.settings(BambiSpec), spec.settings(BambiSpec).columns(outputs)
     size = 2 if train.sends_half(spec.dtype) else np.dtype(spec.dtype).itemsize
     if train.hypergradient == "local":
         steps, trips = train.local.exchanges, _local(train, sets, outputs, size)
@@ -66,7 +65,7 @@ def _steps(train: BambiSpec, sets: RowSets, columns: int, size: int) -> list[Tri
 
 
 def _local(train: BambiSpec, sets: RowSets, outputs: int, size: int) -> list[Trips]:
-    local, columns = train.local, crossing_columns(outputs)
+    local, columns = train.local, train.columns(outputs)
     rows = len(sets.lower) / ceil(len(sets.lower) / local.rows)
     labels = 1 if outputs <= 256 else 4
     return [Trips(local.exchanges, rows * (columns * size + labels), rows * columns)]

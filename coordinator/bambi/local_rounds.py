@@ -142,7 +142,7 @@ def decide(problem: Problem, pace: Pace, h: Array, target: Array) -> tuple[Local
         start = h + np.tensordot(found, np.stack(moves), 1).astype(h.dtype)
     scale = 1.0 - noise_share(problem.loss) * min(pace.epochs / in_all, LATEST)
     advances = problem.plan.releases > 1 and pace.k > 0 and (fall is None or fall >= SLOW_FALL)
-    work = LocalWork(reduced(start), sent_labels(target, problem.outputs), steps, weights, scale)
+    work = LocalWork(reduced(start, problem.columns), sent_labels(target, problem.outputs), steps, weights, scale)
     return work, Pace(
         k=pace.k + 1,
         batch=(pace.batch + 1) % problem.plan.releases if advances else pace.batch,

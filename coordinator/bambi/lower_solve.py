@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from parley.coordinator.bambi.course import RISE
+from parley.coordinator.bambi.levels import Level, LossLevel
 from parley.coordinator.bambi.problem import Diverged, Pending, Problem, Rounds, asked, finite, shaped
 from parley.numerics.arrays import Array
 from parley.numerics.limbs import from_limbs
@@ -44,13 +45,19 @@ class Lower:
     """The loss of the batch before the first step."""
     objective: float = np.inf
     """Loss and penalty after the last step."""
-    _target: Array = field(default_factory=lambda: np.empty(0))
+    solution: Array = field(default_factory=lambda: np.empty(0))
+    """Σ_m S_m d_m of the last linear system."""
+    level: Level = field(init=False)
+    """The objective on the batch of the last round."""
     _penalty: float = 0.0
+
+    def __post_init__(self) -> None:
+        self.level = LossLevel(self.problem.loss, np.empty(0))
 
     @property
     def loss(self) -> float:
         """The lower loss of the last batch."""
-        return self.problem.loss.value(self.h, self._target)
+        return self.level.value(self.h)
 
     def solve(self, steps: int, pending: Pending | None) -> Rounds:
         """The steps of a spec; Newton's are repeated while they leave y worse off than it was."""
@@ -63,7 +70,7 @@ class Lower:
             if t > steps and self.objective <= RISE * self.target_value:
                 break
             rounds = self.problem.settings.implicit.newton_rounds
-            pending = yield from conjugate_gradients(self.problem, self.k, "newton", self.h, rounds, pending)
+            pending = yield from conjugate_gradients(self, "newton", rounds, pending)
             pending = yield from self._confirm(t, pending)
         return pending
 
@@ -81,11 +88,10 @@ class Lower:
         rows, release = self.problem.plan.lower_rows(self.k, t), self.problem.plan.lower_release(self.k, t)
         h = shaped(self.problem, (yield asked(pending, LowerForward(self.k, t))), len(rows), stacked=True)
         _check_size(self.problem, self.k, t, h)
-        target = self.problem.labels.target(release, rows)
-        self.h, self._target = h[0], target
+        self.h, self.level = h[0], self.problem.level("lower", self.k, rows, release)
         if t == 0:
             self.begun = self.loss
-        return Pending(Gradient(theta=shortened(self.problem.loss.gradient(h, target))), release)
+        return Pending(Gradient(theta=shortened(self.level.gradient(h), self.problem.columns)), release)
 
     def _confirm(self, t: int, pending: Pending | None) -> Rounds:
         """Choose how much to keep of y, or of the last Newton step, and send θ there.
@@ -97,11 +103,11 @@ class Lower:
         sums = finite((yield asked(pending, LowerForward(self.k, t))))
         h = shaped(self.problem, sums[:-2], len(rows))
         penalty, step_penalty = map(float, sums[-2:])
-        self._target = self.problem.labels.target(release, rows)
+        self.level = self.problem.level("lower", self.k, rows, release)
         length = self._shrink(h, penalty) if t == 0 else self._search(h, penalty, step_penalty)
         _check_size(self.problem, self.k, t, self.h)
         self.objective = self.loss + self._penalty
-        theta = shortened(self.problem.loss.gradient(self.h, self._target))[None]
+        theta = shortened(self.level.gradient(self.h), self.problem.columns)[None]
         return Pending(Gradient(theta=theta, step_length=length), release)
 
     def _shrink(self, h: Array, penalty: float) -> float:
@@ -110,7 +116,7 @@ class Lower:
         self.begun = self.loss
 
         def objective(part: float) -> float:
-            return self.problem.loss.value(_scaled(h, part), self._target) + part**2 * penalty
+            return self.level.value(_scaled(h, part)) + part**2 * penalty
 
         best = float(min(WARM_STARTS, key=objective))
         self.h, self._penalty = _scaled(h, best), best**2 * penalty
@@ -126,7 +132,7 @@ class Lower:
 
         def objective(length: float) -> float:
             between, its_penalty = reached(length)
-            return self.problem.loss.value(between, self._target) + its_penalty
+            return self.level.value(between) + its_penalty
 
         length = self._part
         while objective(length) > objective(0.0) and length > SHORTEST_STEP:
@@ -136,13 +142,7 @@ class Lower:
 
 
 def conjugate_gradients(
-    problem: Problem,
-    k: int,
-    system: LinearSystem,
-    h: Array,
-    iterations: int,
-    pending: Pending | None,
-    scale: float = 1.0,
+    lower: Lower, system: LinearSystem, iterations: int, pending: Pending | None, scale: float = 1.0
 ) -> Rounds:
     """Solve H d = r with one round trip for each product (after Chronopoulos and Gear).
 
@@ -150,13 +150,14 @@ def conjugate_gradients(
     `a` of the solution is followed here, so the parties get L''(h) Σ S_m v_m without another round; and with it how
     much of its step x may take.
     """
+    problem, k, h, level = lower.problem, lower.k, lower.h, lower.level
     alpha = gamma = first = 0.0
     image = solution = np.zeros_like(h)
     for iteration in range(iterations):
         sums = finite((yield asked(pending, CurvatureForward(k, system, iteration))))
         a = shaped(problem, sums[:-4], len(h))
         penalised, gamma_now = from_limbs(sums[-4:-2], sums[-2:])
-        product = problem.loss.curvature_product(h, a)
+        product = level.curvature_product(h, a)
         previous, gamma = gamma, float(gamma_now)
         first = gamma if iteration == 0 else first
         solved = gamma <= problem.settings.implicit.tolerance**2 * first
@@ -167,10 +168,13 @@ def conjugate_gradients(
         image = a + beta * image
         solution = solution + alpha * image
         last = solved or alpha == 0.0 or iteration == iterations - 1
-        finished = shortened(problem.loss.curvature_product(h, solution)) if last and system == "adjoint" else None
-        pending = Pending(CurvatureStep(shortened(product), alpha, beta, finished, scale))
+        finished = level.curvature_product(h, solution) if last and system == "adjoint" else None
+        sent = None if finished is None else shortened(finished, problem.columns)
+        step = CurvatureStep(shortened(product, problem.columns), alpha, beta, sent, scale)
+        pending = Pending(step, level.release)
         if last:
             break
+    lower.solution = solution
     return pending
 
 

@@ -2,18 +2,22 @@
 
 from collections.abc import Generator, Mapping
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import TYPE_CHECKING, Literal, Protocol
 
 import numpy as np
 
+from parley.coordinator.bambi.levels import Level, LossLevel
 from parley.numerics.arrays import Array, Vector
 from parley.numerics.losses import Loss
 from parley.privacy.evaluations import Evaluation
 from parley.protocols.bambi import batches
-from parley.protocols.bambi.columns import crossing_columns, widened
+from parley.protocols.bambi.columns import widened
 from parley.protocols.bambi.messages import Ask, Outcome, Round
 from parley.protocols.bambi.settings import BambiSpec
 from parley.spec.rows import Rows, RowSets
+
+if TYPE_CHECKING:
+    from parley.coordinator.bambi.own_problem import OwnProblem
 
 
 class Labels(Protocol):
@@ -100,13 +104,25 @@ class Problem:
     checkpoint_every: int = 25
     evaluations: Mapping[str, Evaluation] = field(default_factory=dict)
     """The ways out for figures on true labels, by the set of rows; none where they stay with the label holder."""
+    own: "OwnProblem | None" = None
+    """The label holder's side of a problem of one's own; both levels are the loss where there is none."""
     half: bool = False
     """Whether arrays go to the parties in half precision."""
+
+    @property
+    def columns(self) -> int:
+        """Columns of h that cross."""
+        return self.settings.columns(self.outputs)
 
     @property
     def settings(self) -> BambiSpec:
         """The algorithm's settings."""
         return self.plan.settings
+
+    def level(self, name: Literal["lower", "upper"], k: int, rows: Rows, release: int) -> Level:
+        """The objective of a level on these rows, but for what parties add to it."""
+        target = self.labels.target(release, rows)
+        return LossLevel(self.loss, target) if self.own is None else self.own.level(name, k, rows, target, release)
 
 
 @dataclass(frozen=True)
@@ -127,7 +143,7 @@ def asked(pending: Pending | None, ask: Ask) -> Round:
 
 def shaped(problem: Problem, sums: Vector, rows: int, *, stacked: bool = False) -> Array:
     """The sum of embeddings, (rows, outputs); `stacked` keeps the axis of trajectories."""
-    h = finite(sums).reshape(-1, rows, crossing_columns(problem.outputs)).astype(problem.dtype)
+    h = finite(sums).reshape(-1, rows, problem.columns).astype(problem.dtype)
     return widened(h if stacked else h[0], problem.outputs)
 
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Generator
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from google.protobuf.message import Message
@@ -12,23 +12,36 @@ from parley.coordinator.bambi.forecast import forecast
 from parley.coordinator.bambi.local_rounds import LocalPlan, LocalRounds, Pace
 from parley.coordinator.bambi.problem import Plan, Problem
 from parley.coordinator.bambi.rounds import BilevelRounds
-from parley.coordinator.forecasts import Forecast
-from parley.coordinator.labels import LabelAccess, ReleasePlan, check_rows
-from parley.coordinator.programs import CommonRows, CoordinatorAlgorithm, Observer, Predictor
-from parley.numerics.arrays import Vector
-from parley.numerics.losses import Loss, clean_loss
+from parley.coordinator.forecasts import Forecast, Widths
+from parley.coordinator.labels import LabelAccess, LabelsMissing, ReleasePlan, check_rows
+from parley.coordinator.programs import CommonRows, CoordinatorAlgorithm, Head, Observer, Predictor
+from parley.numerics.arrays import Array, Vector
+from parley.numerics.losses import Loss, clean_loss, unbiased_target
 from parley.numerics.streams import stream
+from parley.numerics.weighted_loss import weighted
 from parley.privacy.evaluations import Evaluation
+from parley.privacy.label_gate import LabelGate
 from parley.privacy.release import Addend, OutcomeGate, Release
 from parley.protocols.bambi.codec import PROTOCOL, decode_contribution, encode_instruction
-from parley.protocols.bambi.columns import crossing_columns, widened
+from parley.protocols.bambi.columns import widened
 from parley.protocols.bambi.messages import Round, RowsForward
 from parley.protocols.bambi.settings import BambiSpec
 from parley.protocols.rounds import Finish
 from parley.protocols.tensor.codec import Blobs
-from parley.spec.rows import RowSets, divide
+from parley.spec.rows import Rows, RowSets, divide
 from parley.spec.run import RunSpec
+from parley.tables.errors import RowsDiffer
 from parley.tables.loading import Labels
+
+if TYPE_CHECKING:
+    from parley.coordinator.bambi.own_problem import OwnProblem
+
+SEPARATOR = b"\n"
+"""Between the course, which is one line, and the variables of one's own problem."""
+
+
+class ProblemsUnavailable(LabelsMissing):
+    """The coordinator cannot run problems of one's own."""
 
 
 @dataclass
@@ -57,7 +70,7 @@ class BambiProgram(BambiForm):
     def __init__(self, problem: Problem, gate: OutcomeGate) -> None:
         """`gate` lets outcomes pass whose label releases the ledger covers."""
         super().__init__(problem.outputs, problem.half)
-        self.gate, self._rounds = gate, BilevelRounds(problem)
+        self.gate, self._rounds, self._own = gate, BilevelRounds(problem), problem.own
 
     def rounds(self, done: int, observe: Observer) -> Generator[Round, Vector, None]:
         """Every round of the run."""
@@ -65,11 +78,15 @@ class BambiProgram(BambiForm):
 
     def kept(self) -> bytes:
         """How the run is going."""
-        return self._rounds.course.encoded()
+        course = self._rounds.course.encoded()
+        return course if self._own is None else course + SEPARATOR + self._own.encoded()
 
     def restore(self, content: bytes) -> None:
         """Go on as it was kept."""
-        self._rounds.course = Course.decoded(content)
+        course, _, variables = content.partition(SEPARATOR)
+        self._rounds.course = Course.decoded(course)
+        if self._own is not None:
+            self._own.restore(variables)
 
 
 class LocalProgram(BambiForm):
@@ -102,19 +119,74 @@ def program(spec: RunSpec, access: LabelAccess) -> BambiProgram | LocalProgram:
     local = settings.hypergradient == "local"
     plan = (LocalPlan if local else Plan)(settings, rows, spec.seed)
     loss, outputs = loss_of(settings, labels)
-    gate = access.gate(labels, loss, ReleasePlan(plan.released_rows, plan.releases, np.union1d(rows.lower, rows.upper)))
+    releases = ReleasePlan(plan.released_rows, plan.releases, rows.trained)
+    gate = access.gate(labels, loss, releases)
+    own, gates = own_problem(spec, access, labels, gate.loss, releases)
+    gates = [gate, *gates]
+    weights = access.class_weights(labels, rows.trained, settings.class_weights)
     problem = Problem(
         plan,
-        gate.loss,
+        weighted(gate.loss, weights),
         gate,
         outputs,
         spec.dtype,
         spec.evaluate_every,
         spec.checkpoint_every,
         evaluations(spec, access, labels, rows),
+        own,
         settings.sends_half(spec.dtype),
     )
-    return (LocalProgram if local else BambiProgram)(problem, OutcomeGate(gate.is_paid, gate.is_known_paid))
+    paid = OutcomeGate(
+        lambda release: all(each.is_paid(release) for each in gates),
+        lambda release: all(each.is_known_paid(release) for each in gates),
+    )
+    return (LocalProgram if local else BambiProgram)(problem, paid)
+
+
+def own_problem(
+    spec: RunSpec, access: LabelAccess, labels: Labels, loss: Loss, releases: ReleasePlan | None
+) -> tuple["OwnProblem | None", list[LabelGate]]:
+    """The label holder's side of a problem of one's own, and the gate in front of its attribute.
+
+    Without `releases` nothing is opened: the problem is only tried.
+    """
+    settings = spec.settings(BambiSpec)
+    if settings.own is None or settings.own.label_side is None:
+        return None, []
+    try:
+        from parley.coordinator.bambi.own_problem import OwnProblem
+        from parley.numerics.own_problem import LabelProblem, Sizes
+    except ModuleNotFoundError as missing:
+        raise ProblemsUnavailable(
+            f"this coordinator has no {missing.name}, which a problem of one's own is written in: install it beside "
+            "the coordinator, or leave `own.label_side` out"
+        ) from missing
+    groups: tuple[str, ...] = ()
+    gates: list[LabelGate] = []
+    attributes: UnbiasedTargets | None = None
+    if settings.own.attribute is not None:
+        beside = access.beside(settings.own.attribute)
+        known = beside.load("softmax")
+        if not np.array_equal(known.ids, labels.ids):
+            raise RowsDiffer(f"{settings.own.attribute} is not about the rows of the labels: align them by id")
+        groups = known.classes
+        if releases is not None:
+            gate = beside.gate(known, clean_loss("softmax", len(groups)), releases)
+            gates, attributes = [gate], UnbiasedTargets(gate)
+    side, sizes = settings.own.label_side, Sizes(len(labels), loss_of(settings, labels)[1], labels.classes, groups)
+    problem = LabelProblem.load(side.path, side.options, sizes, loss, access.problem_imports)
+    return OwnProblem(problem, settings, spec.seed, attributes), gates
+
+
+@dataclass(frozen=True)
+class UnbiasedTargets:
+    """Noisy rows that leave the gate, freed of what their noise adds on average."""
+
+    gate: LabelGate
+
+    def target(self, release: int, rows: Rows) -> Array:
+        """Rows of a release, paid for before they are returned."""
+        return unbiased_target(self.gate.loss, self.gate.target(release, rows))
 
 
 def evaluations(spec: RunSpec, access: LabelAccess, labels: Labels, rows: RowSets) -> dict[str, Evaluation]:
@@ -134,6 +206,8 @@ def check(spec: RunSpec, access: LabelAccess, rows: CommonRows) -> None:
     """Refuse labels that do not fit the parties' rows, or a split that does not."""
     labels = access.load(spec.settings(BambiSpec).loss)
     check_rows(labels, rows.count, rows.digest, rows.party)
+    own_problem(spec, access, labels, loss_of(spec.settings(BambiSpec), labels)[0], None)
+    access.class_weights(labels, np.arange(rows.count), spec.settings(BambiSpec).class_weights)
     evaluations(spec, access, labels, divide(spec.split, rows.count, stream(spec.seed, "split")))
 
 
@@ -145,16 +219,22 @@ def predictor(spec: RunSpec, access: LabelAccess) -> Predictor:
     return Predictor(
         BambiForm(outputs),
         lambda first, count: Round(None, RowsForward("all", first, count)),
-        lambda total: loss.predict(widened(total.reshape(-1, crossing_columns(outputs)), outputs)),
+        lambda total: loss.predict(widened(total.reshape(-1, settings.columns(outputs)), outputs)),
         labels.classes,
     )
 
 
-def foretell(spec: RunSpec, access: LabelAccess) -> Forecast | None:
+def foretell(spec: RunSpec, access: LabelAccess, _: Widths) -> Forecast | None:
     """What the run's rounds carry."""
     labels = access.load(spec.settings(BambiSpec).loss)
     rows = divide(spec.split, len(labels), stream(spec.seed, "split"))
     return forecast(spec, rows, loss_of(spec.settings(BambiSpec), labels)[1])
 
 
-ALGORITHM = CoordinatorAlgorithm(PROTOCOL, program, check, predictor, foretell)
+def head(spec: RunSpec) -> Head:
+    """Probabilities, or the value itself."""
+    loss = spec.settings(BambiSpec).loss
+    return Head("identity", "real") if loss == "squared" else Head(loss, "classes")
+
+
+ALGORITHM = CoordinatorAlgorithm(PROTOCOL, program, check, predictor, head, foretell)

@@ -46,19 +46,26 @@ class BilevelRounds:
         pending: Pending | None = None
         if done == 0:
             self.course = Course()
+            if problem.own is not None:
+                problem.own.begin()
         if done == 0 and settings.lower.warmup_steps and settings.problem != "joint":
             pending = yield from Lower(problem, 0).solve(settings.lower.warmup_steps, pending)
         for k in range(done + 1, settings.upper.steps + 1):
             pending = yield from self._iteration(k, pending, observe)
             if due(k, problem.evaluate_every) and k < settings.upper.steps:
                 pending = yield from evaluation(problem, k, pending, observe)
-            if due(k, problem.checkpoint_every):
+            if due(k, problem.checkpoint_every) or self._keeps_variables(k):
                 yield asked(pending, Checkpoint(k))
                 pending = None
         if settings.lower.final_steps and settings.problem != "joint":
             pending = yield from Lower(problem, settings.upper.steps + 1).solve(settings.lower.final_steps, pending)
         pending = yield from evaluation(problem, settings.upper.steps, pending, observe)
         yield asked(pending, Finish())
+
+    def _keeps_variables(self, k: int) -> bool:
+        """The last variables of one's own problem are kept with a checkpoint, where there are any."""
+        problem = self._problem
+        return problem.own is not None and problem.checkpoint_every > 0 and k == problem.settings.upper.steps
 
     def _iteration(self, k: int, pending: Pending | None, observe: Observer) -> Rounds:
         problem, settings = self._problem, self._problem.settings
@@ -68,13 +75,18 @@ class BilevelRounds:
         pending = yield from lower.solve(settings.lower.steps, pending)
         if settings.hypergradient == "implicit" and settings.lower.solver == "sgd":
             pending = yield from lower.gradient(settings.lower.steps, pending)
-        self.course = self.course.lower_solved(above_floor(problem.loss, lower.begun), lower.objective)
+        self.course = self.course.lower_solved(above_floor(lower.level.floor, lower.begun), lower.objective)
         pending = yield from self._upper(k, pending, observe, {"lower loss": lower.loss})
         if settings.hypergradient == "implicit":
             rounds, scale = settings.implicit.rounds, self.course.scale
-            return (yield from conjugate_gradients(problem, k, "adjoint", lower.h, rounds, pending, scale))
+            pending = yield from conjugate_gradients(lower, "adjoint", rounds, pending, scale)
+            if problem.own is not None:
+                problem.own.implicit_step(k, lower.h, lower.solution, scale)
+            return pending
         if settings.hypergradient == "zeroth_order":
             sums = finite((yield asked(pending, DirectionalForward(k))))
+            if problem.own is not None:
+                problem.own.zeroth_order_step(k, sums)
             return Pending(Coefficients(tuple(float(s) for s in sums)))
         return pending
 
@@ -83,11 +95,13 @@ class BilevelRounds:
         problem, plan = self._problem, self._problem.plan
         rows, release = plan.upper_rows(k), plan.release(k, plan.releases_per_iteration - 1)
         h = shaped(problem, (yield asked(pending, UpperForward(k))), len(rows))
-        target = problem.labels.target(release, rows)
-        loss = problem.loss.value(h, target)
-        self.course, warning = self.course.seen(above_floor(problem.loss, loss)).judged(REMEDY)
+        level = problem.level("upper", k, rows, release)
+        if problem.own is not None:
+            figures |= problem.own.upper_seen(h)
+        loss = level.value(h)
+        self.course, warning = self.course.seen(above_floor(level.floor, loss)).judged(REMEDY)
         observe(Report(k, {"upper loss": loss, **figures}, warning))
-        return Pending(Gradient(vartheta=shortened(problem.loss.gradient(h, target))), release)
+        return Pending(Gradient(vartheta=shortened(level.gradient(h), problem.columns)), release)
 
 
 def evaluation(problem: Problem, k: int, pending: Pending | None, observe: Observer) -> Rounds:

@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 
+from parley.coordinator.forecasts import Forecast, Trips, Widths
 from parley.coordinator.labels import LabelAccess, ReleasePlan, check_rows
 from parley.coordinator.programs import CommonRows, CoordinatorAlgorithm, Observer, due
 from parley.numerics.losses import ForwardCorrectedLogistic, Logistic
@@ -62,4 +63,13 @@ def check(spec: RunSpec, access: LabelAccess, rows: CommonRows) -> None:
         check_rows(access.load("logistic"), rows.count, rows.digest, rows.party)
 
 
-ALGORITHM = CoordinatorAlgorithm(PROTOCOL, program, check)
+def foretell(spec: RunSpec, access: LabelAccess, _: Widths) -> Forecast:
+    """What the rounds carry: a byte for each row's label down, once, and nothing up."""
+    labels = 0
+    if spec.settings(ExploreSpec).against_label:
+        labels = len(divide(spec.split, len(access.load("logistic")), stream(spec.seed, "split")).trained)
+    checkpoint = [Trips(1, keeps=True)] if due(1, spec.checkpoint_every) else []
+    return [Trips(1, labels, keeps=True), *checkpoint]
+
+
+ALGORITHM = CoordinatorAlgorithm(PROTOCOL, program, check, forecast=foretell)

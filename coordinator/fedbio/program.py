@@ -9,6 +9,7 @@ from google.protobuf.message import Message
 from safetensors.numpy import load, save
 
 import parley.coordinator.fedbio.rounds as fedbio
+from parley.coordinator.forecasts import Forecast, Trips, Widths, evaluations, kept, network_size, widths_of
 from parley.coordinator.labels import LabelAccess
 from parley.coordinator.programs import CoordinatorAlgorithm, LabelFreeProgram, Observer, Report, due
 from parley.privacy.release import Addend, Release
@@ -19,6 +20,8 @@ from parley.protocols.tensor.codec import Blobs
 from parley.spec.run import RunSpec
 
 Rounds = Generator[AveragingRound, Any, None]
+MEASURES = 7
+"""Numbers that an evaluation sums."""
 
 
 @dataclass(frozen=True)
@@ -98,4 +101,33 @@ def program(spec: RunSpec, _: LabelAccess) -> FedbioProgram:
     return FedbioProgram(settings, length, outputs=outputs, dtype=spec.dtype)
 
 
-ALGORITHM = CoordinatorAlgorithm(PROTOCOL, program)
+def foretell(spec: RunSpec, _: LabelAccess, widths: Widths) -> Forecast:
+    """What the rounds carry: the average down, an addend of the same length up; momenta once more."""
+    train, parties = spec.settings(FedbioSpec), len(spec.parties)
+    size, sampled = _shared_size(train, widths, spec), train.parties_per_round
+    number = np.dtype(spec.dtype).itemsize
+    # Who was not in the round before needs the variables beside the momenta.
+    opening = size * (2 if train.has_momenta and sampled not in (None, parties) else 1)
+    checkpoints = kept(train.rounds, spec.checkpoint_every, last=False).count - 1
+    momenta = [Trips(train.rounds, number * size, size, participants=sampled)] if train.has_momenta else []
+    return [
+        Trips(1, 0.0, size, participants=sampled),
+        Trips(train.rounds - 1, number * opening, size, participants=sampled),
+        *momenta,
+        Trips(evaluations(train.rounds, spec.evaluate_every), number * size, MEASURES, 8),
+        Trips(checkpoints, keeps=True),
+        Trips(1, number * size, keeps=True),
+    ]
+
+
+def _shared_size(train: FedbioSpec, widths: Widths, spec: RunSpec) -> int:
+    """Numbers that are averaged: the model and u, or the filters and biases of the convolutions."""
+    task = train.task
+    if isinstance(task, CleaningSpec):
+        columns = max(widths_of(widths, [entry.name for entry in spec.parties]))
+        return 2 * network_size((columns, *task.hidden, len(task.classes)))
+    depths = (1, *[task.filters] * (task.layers - 1))
+    return sum((9 * before + 1) * task.filters for before in depths)
+
+
+ALGORITHM = CoordinatorAlgorithm(PROTOCOL, program, forecast=foretell)

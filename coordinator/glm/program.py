@@ -1,14 +1,16 @@
 """Generalised linear models at the coordinator: labels behind their gate, rounds, and how the saved models predict."""
 
 from collections.abc import Generator
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 from google.protobuf.message import Message
 
+from parley.coordinator.forecasts import Forecast, Trips, Widths, widths_of
 from parley.coordinator.glm import rounds as glm
 from parley.coordinator.labels import LabelAccess, LabelsMissing, ReleasePlan, check_rows
-from parley.coordinator.programs import CommonRows, CoordinatorAlgorithm, Observer, Predictor
+from parley.coordinator.programs import CommonRows, CoordinatorAlgorithm, Head, Observer, Predictor, due
 from parley.numerics.arrays import Vector
 from parley.numerics.generalised_linear import Classes, Family, Numbers
 from parley.numerics.losses import ForwardCorrectedLogistic, Logistic, Loss, Squared
@@ -16,7 +18,7 @@ from parley.numerics.streams import stream
 from parley.privacy.evaluations import Evaluation
 from parley.privacy.release import Addend, OutcomeGate, Release
 from parley.protocols.glm.codec import PROTOCOL, decode_contribution, encode_instruction
-from parley.protocols.glm.messages import GlmRound
+from parley.protocols.glm.messages import GlmRound, mixtures
 from parley.protocols.glm.settings import GlmSpec
 from parley.protocols.tensor.codec import Blobs
 from parley.spec.rows import RowSets, divide
@@ -67,6 +69,7 @@ def program(spec: RunSpec, access: LabelAccess) -> GlmProgram:
         _evaluation(access, labels, rows),
         family_of(settings, loss),
         spec.checkpoint_every,
+        access.class_weights(labels, rows.trained, settings.class_weights),
     )
     return GlmProgram(problem, OutcomeGate(gate.is_paid, gate.is_known_paid))
 
@@ -94,6 +97,7 @@ def check(spec: RunSpec, access: LabelAccess, rows: CommonRows) -> None:
     """Refuse labels that do not fit the parties' rows or the family, or a split that does not fit the rows."""
     labels = _labels(spec.settings(GlmSpec), access)
     check_rows(labels, rows.count, rows.digest, rows.party)
+    access.class_weights(labels, np.arange(rows.count), spec.settings(GlmSpec).class_weights)
     _evaluation(access, labels, divide(spec.split, rows.count, stream(spec.seed, "split")))
 
 
@@ -110,4 +114,32 @@ def predictor(spec: RunSpec, access: LabelAccess) -> Predictor:
     )
 
 
-ALGORITHM = CoordinatorAlgorithm(PROTOCOL, program, check, predictor)
+def foretell(spec: RunSpec, access: LabelAccess, widths: Widths) -> Forecast | None:
+    """What the rounds carry: mixtures of all columns up, row by row; the solution down, 8 bytes a number."""
+    settings = spec.settings(GlmSpec)
+    if settings.penalty.strength and settings.penalty.l1_ratio:
+        return None  # shrinking ends when the coefficients have settled
+    rows = divide(spec.split, len(_labels(settings, access)), stream(spec.seed, "split"))
+    mixed = mixtures(sum(widths_of(widths, [entry.name for entry in spec.parties])))
+    solution = 8 * (mixed + 1)
+    trips = [Trips(1, 0.0, count * mixed, 8) for count in glm.design_parts(len(rows.trained), mixed)]
+    if settings.penalty.strength:
+        trips.append(Trips(1, 0.0, mixed**2, 8))
+    else:
+        solution += 8 * (mixed + 1) ** 2  # with how sure it is
+    ends = [Trips(1, keeps=True)] if due(1, spec.checkpoint_every) else []
+    parts = range(0, len(rows.test), glm.EVALUATION_ROWS)
+    ends += [Trips(1, 0.0, min(glm.EVALUATION_ROWS, len(rows.test) - first), 8) for first in parts]
+    first, *others = [*ends, Trips(1, keeps=True)]
+    return [*trips, replace(first, sent=solution), *others]
+
+
+def head(spec: RunSpec) -> Head:
+    """The mean of the family."""
+    power = spec.settings(GlmSpec).variance_power
+    if power is None:
+        return Head("logistic", "classes")
+    return Head("identity" if power == 0 else "exponential", "real")
+
+
+ALGORITHM = CoordinatorAlgorithm(PROTOCOL, program, check, predictor, head, foretell)

@@ -11,7 +11,7 @@ A run is one generator: it yields rounds and is sent the sums. Before the soluti
 interrupted begins anew, asks for the same mixtures and finds the same solution.
 """
 
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -60,6 +60,8 @@ class Problem:
     predicted: Family
     """The family of true labels: what held-out rows are predicted by."""
     checkpoint_every: int = 0
+    class_weights: Array | None = None
+    """Of the two classes; None where rows count alike."""
 
 
 @dataclass(frozen=True)
@@ -118,9 +120,10 @@ def _solution(problem: Problem, observe: Observer) -> Rounds:
         solution, found = yield from _penalised(problem, reduced, weights)
     else:
         reduced = reduce(mixed, penalised=False)
-        found = fit(reduced.z, _target(problem), problem.family)
+        found = fit(reduced.z, y := _target(problem), problem.family, weights=_weights(problem, y))
         freedom = float(found.freedom) if problem.settings.family == "linear" else 0.0
-        solution = Solution(reduced.solution(found.beta), reduced.covariance(found.covariance), freedom)
+        covariance = None if problem.class_weights is not None else reduced.covariance(found.covariance)
+        solution = Solution(reduced.solution(found.beta), covariance, freedom)
     told = {"deviance": found.deviance, "null deviance": found.null_deviance}
     if problem.family.estimates_dispersion and not problem.settings.penalty.strength:
         told["dispersion"] = found.dispersion
@@ -135,8 +138,21 @@ def _design(rows: int) -> Generator[GlmRound, Vector, Array]:
         part = finite((yield GlmRound("design", first=first, count=count))).reshape(count, -1)
         parts.append(part)
         first += count
-        count = min(max(1, CHUNK // part.shape[1]), rows - first)
+        count = _next_part(part.shape[1], rows - first)
     return np.concatenate(parts)
+
+
+def _next_part(mixed: int, left: int) -> int:
+    return min(max(1, CHUNK // mixed), left)
+
+
+def design_parts(rows: int, mixed: int) -> Iterator[int]:
+    """How many rows each round of the design asks for, where a row has so many mixtures."""
+    count = min(FIRST_ROWS, rows)
+    while count:
+        yield count
+        rows -= count
+        count = _next_part(mixed, rows)
 
 
 def reduce(mixed: Array, *, penalised: bool) -> Reduced:
@@ -174,6 +190,11 @@ def _target(problem: Problem) -> Vector:
     return found
 
 
+def _weights(problem: Problem, y: Vector) -> Vector | None:
+    """How much each row counts."""
+    return None if problem.class_weights is None else np.asarray(problem.class_weights[y.astype(np.int64)])
+
+
 def _penalised(problem: Problem, reduced: Reduced, weights: Array) -> Generator[GlmRound, Vector, tuple[Solution, Fit]]:
     """Ridge at once; with an l1 part by ADMM (Boyd et al. 2011), in which every party shrinks its own coefficients."""
     penalty, y = problem.settings.penalty, _target(problem)
@@ -181,11 +202,13 @@ def _penalised(problem: Problem, reduced: Reduced, weights: Array) -> Generator[
     lengths = np.pad(reduced.reading.T @ weights @ reduced.reading, ((0, 1), (0, 1)))
     size, beta = len(lengths), None
     if not lasso:
-        found = fit(reduced.z, y, problem.family, Quadratic(ridge * lengths, np.zeros(size)))
+        found = fit(
+            reduced.z, y, problem.family, Quadratic(ridge * lengths, np.zeros(size)), weights=_weights(problem, y)
+        )
         return Solution(reduced.solution(found.beta)), found
-    tie, pull = FIRST_TIE, np.zeros(size)
+    tie, pull, weights_of = FIRST_TIE, np.zeros(size), _weights(problem, y)
     for step in range(1, penalty.steps + 1):
-        found = fit(reduced.z, y, problem.family, Quadratic((ridge + tie) * lengths, tie * pull), beta)
+        found = fit(reduced.z, y, problem.family, Quadratic((ridge + tie) * lengths, tie * pull), beta, weights_of)
         beta = found.beta
         told = finite((yield GlmRound("shrink", solution=Solution(reduced.solution(beta)), tie=tie)))
         gap, change, size_of = np.sqrt(np.maximum(_lengths(told), 0.0))

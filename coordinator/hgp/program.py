@@ -1,13 +1,14 @@
 """HGP at the coordinator: a clock that sends ranges of steps, and sums of measures; no vector passes here."""
 
 from collections.abc import Generator, Iterator
-from math import sqrt
+from math import ceil, sqrt
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from parley.coordinator.clock import Clock
+from parley.coordinator.clock import Clock, links_per_step
+from parley.coordinator.forecasts import Forecast, Trips, Widths, evaluations, kept, network_size, widths_of
 from parley.coordinator.labels import LabelAccess
 from parley.coordinator.programs import CommonRows, CoordinatorAlgorithm, Observer, Report, due
 from parley.numerics.networks import check_strongly_connected
@@ -18,6 +19,10 @@ from parley.spec.run import RunSpec
 
 CHECKED_STEPS = 10_000
 """A time-varying network is checked for so many steps; the steps after them are drawn in the same way."""
+MEASURES = 9
+"""Numbers that an evaluation sums, without the levels of accuracy."""
+MESSAGE_BYTES = 23
+"""What a message between parties holds beside its vector."""
 
 Rounds = Generator[StepRange, Any, None]
 
@@ -83,4 +88,28 @@ def bottom_decile(levels: NDArray[np.float64]) -> float:
     return float(np.quantile(accuracies, 0.1))
 
 
-ALGORITHM = CoordinatorAlgorithm(PROTOCOL, HgpProgram, check_network)
+def foretell(spec: RunSpec, _: LabelAccess, widths: Widths) -> Forecast | None:
+    """What the rounds carry: ranges of steps and sums of measures; a model over every link of every step."""
+    train = spec.settings(HgpSpec)
+    if train.delivery == "robust":
+        return None  # what is lost is sent again
+    task, columns = train.task, max(widths_of(widths, [entry.name for entry in spec.parties]))
+    personal = isinstance(task, PersonalisationSpec)
+    size, links = columns, 0.0
+    if isinstance(task, PersonalisationSpec):
+        size = network_size((columns, *task.hidden, len(task.classes)))
+        size *= task.components if task.method == "hgp_mtl" else 1
+    if not (isinstance(task, PersonalisationSpec) and task.method == "local"):
+        plan = plan_of(train.network, [entry.name for entry in spec.parties], spec.seed)
+        links = links_per_step(plan, train.steps_per_iteration * train.outer.steps)
+    outer, ranges = train.outer.steps, sum(ceil(n / train.stretch) for n in (train.inner_steps, train.hyper_steps))
+    sent = outer * train.steps_per_iteration * links * (8 * size + MESSAGE_BYTES)
+    summed = MEASURES + (ACCURACY_LEVELS + 1 if personal else 0)
+    return [
+        Trips(outer * ranges, between=sent / (outer * ranges)),
+        Trips(evaluations(outer, spec.evaluate_every), 0.0, summed, 8),
+        kept(outer, spec.checkpoint_every, last=False),
+    ]
+
+
+ALGORITHM = CoordinatorAlgorithm(PROTOCOL, HgpProgram, check_network, forecast=foretell)

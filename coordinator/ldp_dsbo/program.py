@@ -1,16 +1,21 @@
 """LDP-DSBO at the coordinator: a clock, and nothing else."""
 
 from collections.abc import Generator
+from math import ceil
 from typing import Any
 
-from parley.coordinator.clock import Clock
+from parley.coordinator.clock import Clock, links_per_step
+from parley.coordinator.forecasts import Forecast, Trips, Widths, kept, widths_of
 from parley.coordinator.labels import LabelAccess
 from parley.coordinator.programs import CommonRows, CoordinatorAlgorithm, Observer, Report, due
 from parley.numerics.networks import check_strongly_connected, gossip_weights, links
 from parley.protocols.decentralised.messages import StepRange, plan_of
 from parley.protocols.ldp_dsbo.codec import PROTOCOL
-from parley.protocols.ldp_dsbo.settings import LdpDsboSpec
+from parley.protocols.ldp_dsbo.settings import LdpDsboSpec, MetaLearningSpec
 from parley.spec.run import RunSpec
+
+MESSAGE_BYTES = 33
+"""What a message between parties holds beside its vectors."""
 
 
 class LdpDsboProgram(Clock):
@@ -51,4 +56,18 @@ def check_network(spec: RunSpec, _: LabelAccess, __: CommonRows) -> None:
     gossip_weights(links(plan, 0), train.weight)
 
 
-ALGORITHM = CoordinatorAlgorithm(PROTOCOL, program, check_network)
+def foretell(spec: RunSpec, _: LabelAccess, widths: Widths) -> Forecast:
+    """What the rounds carry: ranges of steps; at each step three vectors over every link."""
+    train, every = spec.settings(LdpDsboSpec), spec.checkpoint_every
+    columns, task = max(widths_of(widths, [entry.name for entry in spec.parties])), train.task
+    sizes = 3 * columns
+    if isinstance(task, MetaLearningSpec):
+        sizes = task.embedding * (columns + 2 * task.tasks)
+    full, rest = divmod(train.iterations, every) if every else (0, train.iterations)
+    ranges = full * ceil(every / train.stretch) + ceil(rest / train.stretch)
+    links = links_per_step(plan_of(train.network, [entry.name for entry in spec.parties], spec.seed), 1)
+    sent = train.iterations * links * (8 * sizes + MESSAGE_BYTES)
+    return [Trips(ranges, between=sent / ranges), kept(train.iterations, every, last=False)]
+
+
+ALGORITHM = CoordinatorAlgorithm(PROTOCOL, program, check_network, forecast=foretell)

@@ -1,5 +1,6 @@
 // Which view is shown: the part of the address after # says it.
 import { compare } from "./compare.js";
+import { deployments } from "./deployments.js";
 import { start } from "./new.js";
 import { audit, parties, runs } from "./overview.js";
 import { ask, notice } from "./page.js";
@@ -14,7 +15,7 @@ function show() {
   const [, view = "", id = ""] = location.hash.split("/");
   const main = document.getElementById("main");
   main.replaceChildren();
-  const chosen = { audit: "audit", parties: "parties", new: "new" }[view] ?? "runs";
+  const chosen = { audit: "audit", deployments: "deployments", parties: "parties", new: "new" }[view] ?? "runs";
   for (const link of document.querySelectorAll("nav a")) {
     if (link.dataset.view === chosen) link.setAttribute("aria-current", "page");
     else link.removeAttribute("aria-current");
@@ -25,6 +26,7 @@ function show() {
   else if (view === "compare" && id) compare(main, leaving.signal, id.split(",").map(decodeURIComponent));
   else if (view === "new") start(main, leaving.signal);
   else if (view === "parties") parties(main, leaving.signal);
+  else if (view === "deployments") deployments(main, leaving.signal);
   else if (view === "audit") audit(main, leaving.signal);
   else runs(main, leaving.signal);
 }

@@ -32,7 +32,7 @@ export class Curves {
 
   add(event, prefix = "") {
     for (const [name, value] of Object.entries(event.metrics)) {
-      if (TOTALS.has(name) || !this.accepts(name) || typeof value !== "number") continue;
+      if (TOTALS.has(name) || name.includes("/") || !this.accepts(name) || typeof value !== "number") continue;
       this.put(prefix + name, event.step, value);
     }
   }

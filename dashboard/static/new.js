@@ -57,7 +57,7 @@ export function start(main, leaving) {
       problem.line ? el("button", { onclick: () => goTo(problem.line) }, `line ${problem.line}`) : "",
       problem.field && el("code", {}, `${problem.field}: `), problem.message)));
     verdict.textContent = found.length ? `${found.length} to correct`
-      : forecast ? `The spec is valid: at most ${number(forecast.rounds)} round trips and ${bytes(forecast.sent_bytes + forecast.received_bytes)}` : "The spec is valid";
+      : forecast ? `The spec is valid: at most ${number(forecast.rounds)} round trips and ${bytes(forecast.sent_bytes + forecast.received_bytes + forecast.peer_bytes)}` : "The spec is valid";
     button.disabled = found.length > 0;
     number();
   }

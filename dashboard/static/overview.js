@@ -53,7 +53,7 @@ export function runs(main, leaving) {
         el("input", { type: "checkbox", checked: chosen.has(run.run_id), "aria-label": `Choose ${run.run_id} to compare`, onchange: (change) => choose(run.run_id, change.target) }),
         el("span", {}, el("a", { href: `#/run/${encodeURIComponent(run.run_id)}` }, run.run_id), run.tags.map((tag) => el("span", { class: "tag" }, tag)), el("br"),
           el("span", { class: "soft small" }, `${run.algorithm} · ${run.parties.join(", ")}`)),
-        chip(run.state),
+        el("span", {}, chip(run.state), run.queue_position ? el("span", { class: "soft small" }, ` number ${run.queue_position}`) : ""),
         el("span", {}, `${run.step} of ${run.steps}`, el("progress", { class: "bar", max: run.steps || 1, value: run.step, "aria-label": `step ${run.step} of ${run.steps}` })),
         score(run.metrics), bytes(run.metrics.bytes), duration(run.metrics.seconds), day(run.created),
       ], { key: run.run_id })), "Runs"));

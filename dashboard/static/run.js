@@ -1,6 +1,7 @@
 // One run: how it stands, its curves, what it found, what it released, what leaves, what happened.
 import { Curves } from "./curves.js";
 import { partyTable } from "./overview.js";
+import { isDetail, Quality } from "./quality.js";
 import { ask, bytes, chip, clock, day, duration, el, every, notice, number, percent, table, update, Problem } from "./page.js";
 
 const ENDED = new Set(["COMPLETED", "FAILED", "CANCELLED", "BUDGET_EXHAUSTED"]);
@@ -20,14 +21,14 @@ export async function run(main, leaving, id) {
   const head = el("section", { class: "panel" });
   const status = el("p", { class: "hidden", role: "status" });
   const tiles = el("div", { class: "tiles" });
-  const losses = new Curves("Loss", isLoss), scores = new Curves("Score", (name) => !isLoss(name) && !isCount(name));
+  const quality = new Quality(), losses = new Curves("Loss", isLoss), scores = new Curves("Score", (name) => !isLoss(name) && !isCount(name));
   const privacy = el("section", { class: "panel" }), crossing = el("section", { class: "panel" });
   const prediction = predictions(path, id), tags = el("p", { class: "tags" });
   const tuned = el("section", { class: "panel", hidden: true }), health = el("section", { class: "panel" });
   const log = el("ol", { class: "log", tabindex: "0", "aria-label": "Events, newest first" });
   let epsilon;
-  leaving.addEventListener("abort", () => { losses.close(); scores.close(); });
-  main.append(head, status, tiles, el("div", { class: "columns" }, losses.panel, scores.panel), tuned, prediction, el("div", { class: "columns" }, privacy,
+  leaving.addEventListener("abort", () => { losses.close(); scores.close(); quality.close(); });
+  main.append(head, status, tiles, el("div", { class: "columns" }, losses.panel, scores.panel), quality.panel, tuned, prediction, el("div", { class: "columns" }, privacy,
     el("section", { class: "panel" }, el("h2", {}, "Events"), log)), health, crossing,
     el("section", { class: "panel" }, el("details", {}, el("summary", {}, "Spec"), el("pre", { tabindex: "0" }, state.spec_yaml))));
 
@@ -86,7 +87,8 @@ export async function run(main, leaving, id) {
         ended && el("button", { class: "danger quiet", id: "delete", onclick: forget }, "Delete"),
         el("a", { class: "button", href: `/runs/${encodeURIComponent(id)}/card`, target: "_blank", rel: "noopener" }, "Model card")),
       el("p", { class: "soft small" }, `${state.algorithm} with ${state.parties.join(", ")} · started ${day(state.created)}` +
-        (state.attempt > 1 ? ` · attempt ${state.attempt}` : "")),
+        (state.started_by ? ` by ${state.started_by}` : "") + (state.attempt > 1 ? ` · attempt ${state.attempt}` : "") +
+        (state.queue_position ? ` · number ${state.queue_position} in the queue` : "")),
       el("progress", { max: state.steps || 1, value: state.step, "aria-label": `step ${state.step} of ${state.steps}` }),
       tags,
       state.reason && el("p", { class: `reason ${state.state === "PAUSED" ? "paused" : ""}` }, state.reason));
@@ -96,6 +98,7 @@ export async function run(main, leaving, id) {
       : m["test r2"] !== undefined ? ["test R²", number(m["test r2"])]
       : m["training accuracy"] !== undefined ? ["training accuracy", percent(m["training accuracy"])]
       : ["loss", number(m["test loss"] ?? m["upper loss"] ?? m.objective)];
+    quality.show(m);
     update(tiles, [
       best, ["ε of each label", number(epsilon)], ["step", `${number(state.step)} / ${number(state.steps)}`],
       ["rounds", number(m.rounds)], ["bytes crossed", bytes(m.bytes)],
@@ -162,7 +165,7 @@ export async function run(main, leaving, id) {
   }
 
   function note(event) {
-    const measured = Object.entries(event.metrics).filter(([name]) => name.startsWith("test ")).map(([name, value]) => `${name} ${number(value)}`);
+    const measured = Object.entries(event.metrics).filter(([name]) => name.startsWith("test ") && !isDetail(name)).map(([name, value]) => `${name} ${number(value)}`);
     log.prepend(el("li", { class: event.kind }, el("time", { datetime: event.time }, clock(event.time)), el("span", { class: "kind" }, event.kind),
       el("span", { class: "what" }, [event.message, ...measured].join(" · "))));
     while (log.children.length > 500) log.lastChild.remove();

@@ -21,6 +21,7 @@ from parley.party.asysqn.loop import Pace, RemoteLabels, UpdateLoop, now
 from parley.party.asysqn.state import Latest, LoopState, from_tensors, to_tensors
 from parley.party.asysqn.sums import sums_of
 from parley.party.asysqn.theta import ThetaAnswers, ThetaRequests
+from parley.party.exports import Dense
 from parley.party.roles import Begun, Coverage, Offer, Opened, PartyAlgorithm, Plan, SavedModel
 from parley.privacy.release import Addend, Release
 from parley.protocols.asysqn.codec import PROTOCOL, encode_contribution
@@ -287,6 +288,7 @@ ALGORITHM = PartyAlgorithm(
     accept,
     role_of,
     predictor=SynchronousRole,
+    rows_asked=lambda first, count: (None, Evaluate("all", first, count)),
     refusals={
         asysqn.Diverged: Refusal("OUT_OF_RANGE", "DIVERGED"),
         asysqn.BatchMismatch: Refusal("INVALID_ARGUMENT", "MESSAGE_INVALID"),
@@ -295,5 +297,6 @@ ALGORITHM = PartyAlgorithm(
         LabelsNotHere: Refusal("FAILED_PRECONDITION", "LABELS_MISSING"),
     },
     training_rows=lambda spec, _, rows: divide(spec.split, rows, stream(spec.seed, "split")).lower,
+    exported=lambda _spec, _index, model: [Dense(model["weights"].numpy()[:, None])],
     keeps_sparse=True,
 )

@@ -12,7 +12,9 @@ from torch import Tensor
 import parley.party.bambi.steps as bambi
 from parley.numerics.arrays import Array
 from parley.numerics.optimisers import Moments
+from parley.numerics.problem_errors import ProblemImportRefused, ProblemMisshapen, ProblemNotFinite
 from parley.numerics.streams import stream
+from parley.party.bambi.export import exported
 from parley.party.bambi.local_role import LocalRole, training_loss
 from parley.party.bambi.local_rounds import LocalBlock
 from parley.party.bambi.lower_system import IllConditioned
@@ -24,6 +26,7 @@ from parley.party.bambi.models import (
     UnknownModel,
     build_model,
 )
+from parley.party.bambi.own_block import load_block
 from parley.party.roles import (
     Begun,
     CheckpointMissing,
@@ -45,6 +48,7 @@ from parley.protocols.rounds import Checkpoint, Finish
 from parley.protocols.tensor.codec import Blobs
 from parley.spec.rows import RowSets, divide
 from parley.spec.run import RunSpec
+from parley.tables.rows import LocalRows
 
 _TYPES = {"float32": torch.float32, "float64": torch.float64}
 Instruction = tuple[Outcome | None, Ask]
@@ -153,6 +157,10 @@ def model_of(opened: Opened) -> EmbeddingModel:
     """The embedding network that the run gives to this party."""
     train, dtype = opened.spec.settings(BambiSpec), _TYPES[opened.spec.dtype]
     features = len(opened.table.columns) + _has_intercept(opened)
+    own = train.own.party_side if train.own is not None else None
+    if own is not None:
+        columns, intercept = len(opened.table.columns), _has_intercept(opened)
+        return load_block(own.path, own.options, columns, dtype, opened.model_imports, intercept=intercept)
     if not train.embeds:
         return build_model("identity", features, features, dtype=dtype)
     return build_model(
@@ -168,15 +176,19 @@ def model_of(opened: Opened) -> EmbeddingModel:
     )
 
 
-def features_of(opened: Opened) -> Array:
+def features_of(opened: Opened) -> Array | LocalRows:
     """The party's features, with a column of ones where it carries the intercept."""
+    ones = _has_intercept(opened) and not opened.spec.settings(BambiSpec).embeds
+    if opened.table.files is not None:
+        return LocalRows(opened.table.features, opened.spec.dtype, ones=ones)
     features = np.ascontiguousarray(opened.table.features, dtype=opened.spec.dtype)
-    return np.append(features, np.ones_like(features[:, :1]), axis=1) if _has_intercept(opened) else features
+    return np.append(features, np.ones_like(features[:, :1]), axis=1) if ones else features
 
 
 def _has_intercept(opened: Opened) -> bool:
     train = opened.spec.settings(BambiSpec)
-    return train.intercept and not train.embeds and opened.index == 0
+    linear = not train.embeds or train.model.kind == "identity"  # a block of one's own has the column behind it
+    return train.intercept and linear and opened.index == 0
 
 
 def accept(opened: Opened) -> Offer:
@@ -197,7 +209,8 @@ def coverage(opened: Opened) -> Coverage:
     upper = min(train.upper.batch or len(sets.upper), len(sets.upper))
     shares = lower / len(sets.lower), upper / len(sets.upper)
     sums = lower_sums(train) * shares[0] + train.upper.steps * shares[1]
-    linear = not train.embeds or train.model.kind == "linear"
+    # a block of one's own may be linear in its columns: it counts as if it were
+    linear = not train.embeds or train.model.kind in ("linear", "identity")
     return Coverage(
         rows=len(sets.trained),
         batch=min(lower, upper),
@@ -275,6 +288,7 @@ ALGORITHM = PartyAlgorithm(
     accept,
     role,
     predictor=predictor,
+    rows_asked=lambda first, count: (None, RowsForward("all", first, count)),
     refusals={
         bambi.OutcomeUnexpected: Refusal("FAILED_PRECONDITION", "ROUND_MISMATCH"),
         bambi.OutcomeMisshapen: Refusal("INVALID_ARGUMENT", "MESSAGE_INVALID"),
@@ -283,7 +297,12 @@ ALGORITHM = PartyAlgorithm(
         UnknownModel: Refusal("INVALID_ARGUMENT", "SPEC_INVALID"),
         InvalidModelSize: Refusal("INVALID_ARGUMENT", "SPEC_INVALID"),
         ModelImportRefused: Refusal("PERMISSION_DENIED", "POLICY_REFUSED"),
+        ProblemImportRefused: Refusal("PERMISSION_DENIED", "POLICY_REFUSED"),
+        ProblemMisshapen: Refusal("INVALID_ARGUMENT", "PROBLEM_REFUSED"),
+        ProblemNotFinite: Refusal("OUT_OF_RANGE", "PROBLEM_REFUSED"),
     },
     training_rows=training_rows,
     coefficients=coefficients,
+    exported=exported,
+    maps_rows="always",
 )

@@ -34,6 +34,7 @@ from parley.numerics.optimisers import Moments, clipped, descend, move, schedule
 from parley.numerics.streams import directions, stream
 from parley.party.bambi.lower_system import LowerBatch, Solve
 from parley.party.bambi.models import EmbeddingModel
+from parley.party.bambi.own_block import OwnBlock
 from parley.party.bambi.phases import (
     AdjointSystem,
     ConfirmationAsked,
@@ -52,7 +53,7 @@ from parley.party.bambi.phases import (
     UpperAsked,
 )
 from parley.protocols.bambi.batches import lower_rows, upper_rows
-from parley.protocols.bambi.columns import completed, crossing_columns, reduced
+from parley.protocols.bambi.columns import completed, reduced
 from parley.protocols.bambi.messages import (
     Ask,
     Coefficients,
@@ -67,6 +68,7 @@ from parley.protocols.bambi.messages import (
 )
 from parley.protocols.bambi.settings import BambiSpec
 from parley.spec.rows import RowSets
+from parley.tables.rows import LocalRows
 
 READY = Ready()
 
@@ -85,7 +87,7 @@ class Block:
 
     settings: BambiSpec
     model: EmbeddingModel
-    features: Array
+    features: Array | LocalRows
     rows: RowSets
     seed: int
     index: int
@@ -94,6 +96,11 @@ class Block:
     """p_m of every party; public, so that joint directions can be drawn by each."""
     outputs: int
     """Columns of h: classes, or 1."""
+
+    @property
+    def columns(self) -> int:
+        """Columns of h that cross."""
+        return self.settings.columns(self.outputs)
 
     @property
     def has_direct_term(self) -> bool:
@@ -204,7 +211,7 @@ def contribute(block: Block, state: State, ask: Ask) -> tuple[State, Vector]:
             span = slice(first, first + count)
             rows = span if name == "all" else getattr(block.rows, name)[span]
             h = predict(block.model, state.x, state.y, block.features[rows], block.has_direct_term)
-            return state._replace(phase=READY), _flat(reduced(h))
+            return state._replace(phase=READY), _flat(reduced(h, block.columns))
     return state, np.empty(0)
 
 
@@ -227,7 +234,7 @@ def _descent_forward(block: Block, state: State, ask: LowerForward) -> tuple[Sta
         case _:
             raise _out_of_step(ask, state)
     phase = DescentAsked(trajectories, moments, points, directions, current, newest=current)
-    return state._replace(phase=phase), _flat(reduced(current.s @ trajectories))
+    return state._replace(phase=phase), _flat(reduced(current.s @ trajectories, block.columns))
 
 
 def next_lower_batch(block: Block, state: State) -> LowerForward | None:
@@ -253,7 +260,8 @@ def _begin_iteration(block: Block, state: State, k: int) -> tuple[Array, Tensor,
     copies = block.settings.trajectories if 1 <= k <= block.settings.upper.steps else 1
     points, u = state.x, state.x.new_empty((0, len(state.x)))
     if copies > 1:
-        drawn = directions(block.seed, k, zeroth.directions, sum(block.upper_sizes), zeroth.kind)
+        size = sum(block.upper_sizes)  # none where only the label holder has upper variables
+        drawn = directions(block.seed, k, zeroth.directions, size, zeroth.kind) if size else np.empty((copies - 1, 0))
         u = torch.from_numpy(np.ascontiguousarray(drawn[:, block.span])).to(state.x.dtype)
         points = torch.cat([state.x.unsqueeze(0), state.x + zeroth.smoothing * u])
     return np.repeat(state.y[None], copies, axis=0), points, u
@@ -276,6 +284,8 @@ def _lower_embedding(block: Block, points: Tensor, ask: LowerForward) -> Array:
 
 def regulariser(block: Block, x: Tensor) -> Array | float:
     """Coefficient of ‖y‖²: γ, or exp(x) for each party or feature; broadcasts against y (and stacks of it)."""
+    if isinstance(block.model, OwnBlock):
+        return block.model.penalties(x, block.settings.regularisation)
     return block.settings.regularisation if block.has_direct_term else np.exp(x.numpy())[..., None]
 
 
@@ -324,7 +334,9 @@ def _upper_forward(block: Block, state: State, ask: UpperForward) -> tuple[State
     a = torch.from_numpy(block.features[upper_rows(block.settings, block.rows, block.seed, ask.k)])
     weights = state.x.detach().clone().requires_grad_(block.has_direct_term)
     s = block.model.apply(weights, a) if block.has_direct_term else a
-    return state._replace(phase=UpperAsked(ask.k, lower, s, weights)), _flat(reduced(s.detach().numpy() @ state.y))
+    return state._replace(phase=UpperAsked(ask.k, lower, s, weights)), _flat(
+        reduced(s.detach().numpy() @ state.y, block.columns)
+    )
 
 
 def _upper_gradient(block: Block, state: State, phase: UpperAsked, vartheta: Array) -> State:
@@ -334,6 +346,8 @@ def _upper_gradient(block: Block, state: State, phase: UpperAsked, vartheta: Arr
     direct = torch.zeros_like(state.x)
     if phase.s.requires_grad:  # not where the features are the embedding
         (direct,) = torch.autograd.grad(phase.s, phase.weights, torch.from_numpy(vartheta @ state.y.T))
+    if isinstance(block.model, OwnBlock):
+        direct = direct + block.model.upper_gradient(state.x)
     if isinstance(phase.lower, Ready):
         return _joint_step(block, state, phase.k, direct, gradient)
     if block.settings.hypergradient == "zeroth_order_local" and isinstance(phase.lower, Descended):
@@ -401,7 +415,7 @@ def _newton_forward(block: Block, state: State, ask: LowerForward) -> tuple[Stat
         case _:
             raise _out_of_step(ask, state)
     scalars = [np.sum(lower.penalty * candidate**2), np.sum(lower.penalty * step**2)]
-    return state._replace(phase=phase), _flat(reduced(lower.s @ candidate), *scalars)
+    return state._replace(phase=phase), _flat(reduced(lower.s @ candidate, block.columns), *scalars)
 
 
 def _lower_batch(block: Block, x: Tensor, s: Array) -> LowerBatch:
@@ -435,7 +449,9 @@ def _curvature_forward(block: Block, state: State, ask: CurvatureForward) -> tup
     lower = system.batch
     z = lower.precondition(solve.residual)
     high, low = to_limbs(np.array([2 * np.sum(lower.penalty * z**2), np.sum(solve.residual * z)]))
-    return state._replace(phase=CurvatureAsked(ask.k, system, solve, z)), _flat(reduced(lower.s @ z), *high, *low)
+    return state._replace(phase=CurvatureAsked(ask.k, system, solve, z)), _flat(
+        reduced(lower.s @ z, block.columns), *high, *low
+    )
 
 
 def _conjugate_step(block: Block, state: State, phase: CurvatureAsked, step: CurvatureStep) -> State:
@@ -462,6 +478,12 @@ def _implicit_step(
         s = block.model.apply(x, torch.from_numpy(block.features[rows]))
         factors = torch.from_numpy(system.theta @ v.T + c @ state.y.T)
         (cross,) = torch.autograd.grad(s, x, factors) if s.requires_grad else (torch.zeros_like(x),)
+        if isinstance(block.model, OwnBlock):
+            penalty = block.model.penalty(x, block.settings.regularisation)
+            if penalty.requires_grad:
+                cross = (
+                    cross + torch.autograd.grad(penalty, x, torch.from_numpy(2 * state.y * v).sum(1, keepdim=True))[0]
+                )
         clip = block.settings.implicit.adjoint_clip
         if clip is not None and len(rows) < len(block.rows.lower):
             # On a batch with fewer rows than y has weights, v is large where the batch says nothing.
@@ -473,7 +495,7 @@ def _implicit_step(
 
 def _received(array: Array, block: Block, shape: tuple[int, ...]) -> Array:
     """θ or a product of this shape, with the column that did not cross."""
-    _check_shape(array.shape, (*shape[:-1], crossing_columns(block.outputs)))
+    _check_shape(array.shape, (*shape[:-1], block.columns))
     return completed(array.astype(block.features.dtype, copy=False), block.outputs)
 
 

@@ -11,6 +11,7 @@ from torch import Tensor
 from parley.numerics.arrays import Array
 from parley.numerics.generalised_linear import inference
 from parley.numerics.streams import stream
+from parley.party.exports import Dense, Layers
 from parley.party.glm import steps
 from parley.party.roles import (
     Begun,
@@ -31,6 +32,7 @@ from parley.protocols.refusals import Refusal
 from parley.protocols.tensor.codec import MessageInvalid
 from parley.spec.rows import RowSets, divide
 from parley.spec.run import RunSpec
+from parley.tables.rows import LocalRows
 
 INTERCEPT = "(intercept)"
 _MODEL = ("weights", "standard_errors")
@@ -45,13 +47,15 @@ class GlmRole:
 
     encode = staticmethod(encode_contribution)
 
-    def __init__(self, features: Array, rows: RowSets, block: steps.Block | None, threshold: float = 0.0) -> None:
+    def __init__(
+        self, features: Array | LocalRows, rows: RowSets, block: steps.Block | None, threshold: float = 0.0
+    ) -> None:
         """`block` is for training; `threshold` is what shrinks coefficients."""
         self._features, self._rows, self._given, self._threshold = features, rows, block, threshold
         self._trained: SavedModel | None = None
 
     @classmethod
-    def trained(cls, features: Array, model: SavedModel) -> "GlmRole":
+    def trained(cls, features: Array | LocalRows, model: SavedModel) -> "GlmRole":
         """The role that predicts with a saved model."""
         nothing: NDArray[np.int64] = np.empty(0, dtype=np.int64)
         role = cls(features, RowSets(nothing, nothing, nothing), None)
@@ -162,7 +166,7 @@ def role(begun: Begun) -> GlmRole:
 
 def predictor(begun: Begun, trained: SavedModel) -> GlmRole:
     """The role in a session that predicts."""
-    return GlmRole.trained(_features(begun.opened), trained)
+    return GlmRole.trained(LocalRows(begun.opened.table.features, np.float64), trained)
 
 
 def _features(opened: Opened) -> Array:
@@ -218,12 +222,21 @@ def coefficients(model: Mapping[str, Tensor], columns: Sequence[str]) -> list[Co
     ]
 
 
+def exported(_: RunSpec, index: int, model: SavedModel) -> Layers:
+    """One affine map: the weights, and the intercept at the party that carries it."""
+    weights = model["weights"].numpy()[:, None]
+    return [Dense(weights[:-1], weights[-1]) if index == 0 else Dense(weights)]
+
+
 ALGORITHM = PartyAlgorithm(
     PROTOCOL,
     accept,
     role,
     predictor=predictor,
+    rows_asked=lambda first, count: GlmRound("predict", first=first, count=count),
     refusals={ColumnsUnscaled: Refusal("FAILED_PRECONDITION", "ILL_CONDITIONED")},
     training_rows=training_rows,
     coefficients=coefficients,
+    exported=exported,
+    maps_rows="predicting",
 )

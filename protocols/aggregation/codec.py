@@ -7,6 +7,7 @@ from google.protobuf.descriptor import EnumDescriptor
 
 from parley.contracts.aggregation.v1 import aggregation_pb2 as sums_pb
 from parley.privacy.release import Addend, Release, TreeName, TreeSum
+from parley.protocols.aggregation.party_sets import further_bits, low_bits, party_bits
 from parley.protocols.tensor.codec import Blobs, MessageInvalid, decode_tensor, encode_tensor
 
 Name = TypeVar("Name", bound=str)
@@ -16,7 +17,8 @@ _TREES: dict[TreeName, sums_pb.Tree.ValueType] = {"values": sums_pb.TREE_VALUES,
 def encode_addend(release: Release[Addend], blobs: Blobs, into: sums_pb.Addend | None = None) -> sums_pb.Addend:
     """A party's part of a sum, in a field of a message or by itself."""
     addend, message = release.content, sums_pb.Addend() if into is None else into
-    message.participants = addend.participants
+    message.participants = low_bits(addend.participants)
+    message.further_participants = further_bits(addend.participants)
     if addend.clear is not None:
         encode_tensor(addend.clear, blobs, into=message.clear)
     if addend.masked is not None:
@@ -53,9 +55,10 @@ def decode_addend(message: sums_pb.Addend, blobs: Blobs) -> Addend:
         clear = decode_tensor(message.clear, blobs, name="addend.clear", ndim=1)
     if message.HasField("masked"):
         masked = decode_tensor(message.masked, blobs, name="addend.masked", kinds="u", ndim=1)
+    participants = party_bits(message.participants, message.further_participants)
     if clear is not None or masked is not None:
-        return Addend(message.participants, clear, masked)
-    return Addend(message.participants, roots=tuple(decode_tree_sum(root, blobs) for root in message.roots))
+        return Addend(participants, clear, masked)
+    return Addend(participants, roots=tuple(decode_tree_sum(root, blobs) for root in message.roots))
 
 
 def enum_codes(kind: EnumDescriptor) -> dict[Any, Any]:

@@ -5,6 +5,7 @@ from typing import ClassVar, Literal, Self
 from pydantic import Field, model_validator
 
 from parley.spec.algorithms import AlgorithmSettings, Layout
+from parley.spec.class_weights import ClassWeights, check_class_weights
 from parley.spec.protection import ProtectionSpec
 from parley.spec.section import Section
 
@@ -58,6 +59,9 @@ class AsysqnSpec(AlgorithmSettings):
     """Loss of the margin θ = Σ_ℓ w_ℓᵀx_ℓ."""
     labels_at: Literal["parties", "coordinator"] = "parties"
     """Every party has the label column in its table (the paper), or only the coordinator, which returns ∂L/∂θ."""
+    class_weights: ClassWeights = None
+    """How much rows of each class count: `balanced`, or a weight for each class by its name; alike if left out. With
+    exact labels and `labels_at: coordinator` only."""
     steps: int = Field(default=1000, ge=0, le=100_000_000)
     """Rounds of the run: aggregation calls by any party, or barrier rounds; snapshots count."""
     step_size: float = Field(default=0.3, gt=0)
@@ -97,8 +101,11 @@ class AsysqnSpec(AlgorithmSettings):
             )
         protected = privacy.labels.mechanism != "off"
         if self.labels_at == "parties":
+            if self.class_weights is not None:
+                raise ValueError("class_weights are the coordinator's to apply: write `labels_at: coordinator`")
             return
         privacy.labels.check_kind(real=self.loss == "ridge")
+        check_class_weights(self.class_weights, classes=self.loss != "ridge", privacy=privacy)
         if self.target is not None and protected:
             raise ValueError("a run that stops by its loss tells the parties about labels: leave `target` out")
 

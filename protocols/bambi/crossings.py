@@ -24,26 +24,26 @@ CROSSINGS: tuple[Entry, ...] = (
     derived("bambi.v1.Coefficients.values", "sums over all parties", "only sums reach the coordinator", "all parties"),
     derived(
         "bambi.v1.CurvatureStep.product",
-        "sums over all parties; no label",
-        "only sums reach the coordinator",
+        "sums over all parties; no label, or (problem: own) noisy labels that were paid for",
+        "only sums reach the coordinator; post-processing",
         "all parties",
     ),
     derived(
         "bambi.v1.CurvatureStep.alpha",
-        "sums over all parties; no label",
-        "only sums reach the coordinator",
+        "sums over all parties; no label, or (problem: own) noisy labels that were paid for",
+        "only sums reach the coordinator; post-processing",
         "all parties",
     ),
     derived(
         "bambi.v1.CurvatureStep.beta",
-        "sums over all parties; no label",
-        "only sums reach the coordinator",
+        "sums over all parties; no label, or (problem: own) noisy labels that were paid for",
+        "only sums reach the coordinator; post-processing",
         "all parties",
     ),
     derived(
         "bambi.v1.CurvatureStep.solution_product",
-        "sums over all parties; no label",
-        "only sums reach the coordinator",
+        "sums over all parties; no label, or (problem: own) noisy labels that were paid for",
+        "only sums reach the coordinator; post-processing",
         "all parties",
     ),
     derived("bambi.v1.CurvatureStep.upper_scale", "noisy labels that were paid for", "post-processing", "all parties"),
@@ -101,7 +101,15 @@ def statements(spec: RunSpec) -> Iterator[Statement]:
         f"the gradient of the loss at that sum to all parties. {label_noise(spec)}",
         tuple(f"bambi.v1.IntermediateGradient.{name}" for name in ("theta", "vartheta", "step_length")),
     )
+    if train.own is not None and train.own.attribute is not None:
+        yield Statement(
+            COORDINATOR,
+            f"in the same gradients and curvature, each row's {train.own.attribute}, noised as labels are and paid for "
+            "by an account of its own",
+            ("bambi.v1.IntermediateGradient.theta", "bambi.v1.IntermediateGradient.vartheta"),
+        )
     if train.hypergradient == "implicit":
+        in_it = "no label" if train.own is None or train.own.label_side is None else "the same noisy labels"
         yield Statement(
             PARTIES,
             f"its part of products with the curvature, which solve for the hyper-gradient, {hidden}",
@@ -109,7 +117,7 @@ def statements(spec: RunSpec) -> Iterator[Statement]:
         )
         yield Statement(
             COORDINATOR,
-            "the curvature at these sums back to all parties, with no label in it; and how far x may move, which the "
+            f"the curvature at these sums back to all parties, with {in_it} in it; and how far x may move, which the "
             "noisy labels tell",
             tuple(
                 f"bambi.v1.CurvatureStep.{name}"

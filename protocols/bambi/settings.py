@@ -4,7 +4,9 @@ from typing import Any, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
+from parley.protocols.bambi.columns import crossing_columns
 from parley.spec.algorithms import AlgorithmSettings, Layout
+from parley.spec.class_weights import ClassWeights, check_class_weights
 from parley.spec.protection import ProtectionSpec
 from parley.spec.section import Section, Widths
 
@@ -43,6 +45,15 @@ class ModelSpec(Section):
         return self.hidden if self.hidden is not None else (64,) if self.kind == "mlp" else ()
 
 
+class OwnSideSpec(Section):
+    """Functions of one's own at the label holder, or at each party."""
+
+    path: str = Field(pattern=r"^[\w.]+:\w+$")
+    """`package.module:Class` that the host's owner allows, or one of `parley.numerics.problems`."""
+    options: dict[str, bool | int | float | str] = Field(default_factory=dict, max_length=64)
+    """What the class is made with, by name."""
+
+
 class OptimiserSpec(Section):
     """A first-order method with a schedule."""
 
@@ -56,6 +67,19 @@ class OptimiserSpec(Section):
     """From this share of the run on, the step falls linearly to zero; 1 keeps it constant."""
     clip: float | None = Field(default=None, gt=0)
     """Largest Euclidean norm of a party's gradient; longer ones are scaled down."""
+
+
+class OwnSpec(Section):
+    """A problem of one's own (problem: own)."""
+
+    label_side: OwnSideSpec | None = None
+    """Both objectives on the summed embedding, and upper variables that they share; the loss if left out."""
+    party_side: OwnSideSpec | None = None
+    """The embedding of each party, its upper variables, and what it adds to both levels; `model` if left out."""
+    attribute: str | None = None
+    """Another label table of the coordinator, whose values the label side is given, noised as labels are."""
+    optimiser: OptimiserSpec | None = None
+    """How the label side's variables are updated; as `upper.optimiser` says if left out."""
 
 
 class UpperSpec(Section):
@@ -144,6 +168,12 @@ class LocalSpec(Section):
 NEWTON_REPEATS = 3
 """Newton steps that the coordinator may add to those of a spec, where they left y worse off than it was."""
 _ADAM = {"kind": "adam", "step": 3e-3, "decay_from": 0.3}
+OWN = {
+    "model": {"kind": "identity"},
+    "upper": {"steps": 50, "batch": None, "optimiser": {"kind": "adam", "step": 0.1}},
+    "lower": {"solver": "newton", "steps": 2, "warmup_steps": 3},
+}
+"""What `problem: own` takes with Newton's lower steps."""
 IMPLICIT = {
     "upper": {"steps": 200, "batch": 1024, "optimiser": _ADAM},
     "lower": {"solver": "newton", "batch": 1024, "warmup_steps": 3},
@@ -176,14 +206,17 @@ class BambiSpec(AlgorithmSettings):
     validates: ClassVar[Literal["split", "always", "never"]] = "split"
     algorithm: Literal["bambi"]
     """This algorithm."""
-    problem: Literal["hyper_representation", "hyper_parameters", "joint"] = "hyper_representation"
-    """Learn embeddings (VFHRL) or regularisation coefficients (VFHO); `joint` has one level, plain split learning on
-    the rows of both, to compare with."""
+    problem: Literal["hyper_representation", "hyper_parameters", "joint", "own"] = "hyper_representation"
+    """Learn embeddings (VFHRL) or regularisation coefficients (VFHO); `own` is what `own` names; `joint` has one level,
+    plain split learning on the rows of both, to compare with."""
     hypergradient: Literal["implicit", "local", "zeroth_order", "zeroth_order_local"] = "implicit"
     """`implicit` is exact; `local` needs the fewest exchanges where both levels have the same rows; `zeroth_order` is
     unbiased; `zeroth_order_local` is the paper's, biased."""
     loss: Literal["softmax", "logistic", "squared"] = "softmax"
     """Loss of both levels on the summed embedding."""
+    class_weights: ClassWeights = None
+    """How much rows of each class count: `balanced`, or a weight for each class by its name; alike if left out. With
+    exact labels only."""
     model: ModelSpec = ModelSpec()
     """The embedding of each party (hyper_representation)."""
     regularisation: float = Field(default=1e-4, gt=0, le=1e6)
@@ -195,6 +228,8 @@ class BambiSpec(AlgorithmSettings):
     message: Literal["half", "full"] | None = None
     """Precision of what goes back to the parties; `half` spares bytes, `full` keeps the run's dtype. If left out, half
     where a network learns classes in float32 by `implicit`, `local` or `joint`."""
+    own: OwnSpec | None = None
+    """A problem of one's own."""
     upper: UpperSpec = UpperSpec()
     """The upper level."""
     lower: LowerSpec = LowerSpec()
@@ -216,6 +251,9 @@ class BambiSpec(AlgorithmSettings):
         implicit = problem == "hyper_representation" and given.get("hypergradient", "implicit") == "implicit"
         if implicit and isinstance(lower, dict) and lower.get("solver", "newton") == "newton":
             return _with_defaults(given, IMPLICIT)
+        if problem == "own":
+            newton = isinstance(lower, dict) and lower.get("solver", "newton") == "newton"
+            return _with_defaults(given, OWN if newton else {"model": OWN["model"]})
         return _with_defaults(given, JOINT) if problem == "joint" else given
 
     @model_validator(mode="after")
@@ -240,9 +278,27 @@ class BambiSpec(AlgorithmSettings):
             )
         return self
 
+    @model_validator(mode="after")
+    def _own_fits(self) -> Self:
+        own = self.own
+        if (self.problem == "own") != (own is not None) or (own and not own.label_side and not own.party_side):
+            raise ValueError(
+                "a problem of one's own is `problem: own` with `own: {label_side: {path: ...}}`, `party_side`, or both"
+            )
+        if own is None:
+            return self
+        if self.hypergradient not in ("implicit", "zeroth_order"):
+            raise ValueError("problem own takes `hypergradient: implicit` or `zeroth_order`: the others know its form")
+        if own.party_side is not None and self.model != ModelSpec(kind="identity") and self.model != ModelSpec():
+            raise ValueError("own.party_side makes the embedding: leave `model` out")
+        if own.label_side is None and (own.attribute is not None or own.optimiser is not None):
+            raise ValueError("own.attribute and own.optimiser are for own.label_side: name that too")
+        return self
+
     def check(self, privacy: ProtectionSpec, parties: list[str]) -> None:  # noqa: ARG002 (any parties will do)
         """Refuse a protection that this algorithm cannot give."""
         privacy.labels.check_kind(real=self.loss == "squared")
+        check_class_weights(self.class_weights, classes=self.loss != "squared", privacy=privacy)
 
     def check_split(self, lower: str | float, upper: str | float) -> None:
         """Refuse local rounds on different rows: there the direct term is not the hyper-gradient."""
@@ -252,12 +308,17 @@ class BambiSpec(AlgorithmSettings):
                 "`hypergradient: implicit`"
             )
 
+    def columns(self, outputs: int) -> int:
+        """Columns of h that cross: all but one of softmax, unless a problem of one's own may see a constant."""
+        return crossing_columns(outputs) if self.own is None and self.loss == "softmax" else outputs
+
     def coarse(self, dtype: str) -> bool:
         """Whether a few digits are enough in what crosses: where a network learns classes from samples of the rows.
 
         Coefficients are tuned exactly, and zeroth order reads small differences.
         """
-        return dtype == "float32" and self.embeds and self.loss != "squared" and self.trajectories == 1
+        plain = self.own is None and self.loss != "squared" and self.trajectories == 1
+        return plain and dtype == "float32" and self.embeds
 
     def sum_bits(self, dtype: str) -> Literal[32, 64]:
         """The ring that sums need."""
@@ -276,7 +337,21 @@ class BambiSpec(AlgorithmSettings):
     @property
     def embeds(self) -> bool:
         """Whether a network makes the embedding; otherwise it is the features themselves."""
+        if self.own is not None and self.own.party_side is not None:
+            return True
         return self.problem != "hyper_parameters" and self.model.kind != "identity"
+
+    @property
+    def imports(self) -> tuple[str, ...]:
+        """The model's factory, and both sides of a problem of one's own."""
+        sides = (self.own.label_side, self.own.party_side) if self.own is not None else ()
+        factory = (self.model.factory,) if self.model.factory is not None else ()
+        return (*factory, *(side.path for side in sides if side is not None))
+
+    @property
+    def own_optimiser(self) -> OptimiserSpec:
+        """How the label side's variables are updated."""
+        return self.own.optimiser if self.own is not None and self.own.optimiser is not None else self.upper.optimiser
 
     @property
     def run_length(self) -> int:

@@ -10,6 +10,7 @@ from parley.contracts.fedbio.v1 import fedbio_pb2 as pb
 from parley.privacy.recovery import AskDisclosure, AskKey, AskShares, KeyOffer, RecoveryStep, Settlement, ShareBundle
 from parley.privacy.release import Addend, Release, bitmap, members
 from parley.protocols.aggregation.codec import decode_addend, encode_addend, enum_codes, named
+from parley.protocols.aggregation.party_sets import further_bits, low_bits, party_bits
 from parley.protocols.fedbio.crossings import CROSSINGS, statements
 from parley.protocols.fedbio.messages import AveragingRound, Phase
 from parley.protocols.fedbio.settings import FedbioSpec
@@ -33,8 +34,13 @@ def encode_instruction(number: int, release: Release[AveragingRound], dtype: str
     """The instruction of phase `number`; the average travels as `dtype`."""
     blobs: Blobs = deque()
     draft = release.content
+    bits = bitmap(draft.participants)
     message = pb.Instruction(
-        round=number, phase=_PHASES[draft.phase], k=draft.k, participants=bitmap(draft.participants)
+        round=number,
+        phase=_PHASES[draft.phase],
+        k=draft.k,
+        participants=low_bits(bits),
+        further_participants=further_bits(bits),
     )
     if draft.mean is not None:
         encode_tensor(draft.mean.astype(dtype), blobs, into=message.mean)
@@ -48,7 +54,7 @@ def decode_instruction(message: pb.Instruction, blobs: Blobs) -> AveragingRound:
     mean = None
     if message.HasField("mean"):
         mean = decode_tensor(message.mean, blobs, name="mean", ndim=1).astype(np.float64)
-    present = members(message.participants)
+    present = members(party_bits(message.participants, message.further_participants))
     step = decode_step(message.recovery) if message.HasField("recovery") else None
     return AveragingRound(named(_PHASES, message.phase), message.k, present, mean, step)
 
@@ -107,13 +113,17 @@ def decode_step_answer(message: pb.Contribution, step: RecoveryStep, party: int)
 def encode_settled(sums: Iterable[SettledSum]) -> list[pb.SettledSum]:
     """Sums that a party has helped to open: phase, round and bitmap of participants."""
     codes = {str(phase): code for phase, code in _PHASES.items()}
-    return [pb.SettledSum(phase=codes[phase], k=k, participants=whom) for phase, k, whom in sums]
+    return [
+        pb.SettledSum(phase=codes[phase], k=k, participants=low_bits(whom), further_participants=further_bits(whom))
+        for phase, k, whom in sums
+    ]
 
 
 def decode_settled(messages: Iterable[pb.SettledSum]) -> Iterator[SettledSum]:
     """Phase, round and participants of sums that a party has helped to open."""
     for message in messages:
-        yield named(_PHASES, message.phase), message.k, message.participants
+        whom = party_bits(message.participants, message.further_participants)
+        yield named(_PHASES, message.phase), message.k, whom
 
 
 PROTOCOL = CrossingProtocol(

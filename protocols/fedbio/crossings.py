@@ -27,8 +27,8 @@ CROSSINGS: tuple[Entry, ...] = (
         "all parties and the coordinator",
     ),
     *control("fedbio.v1.LocalState", "phase", "coordinator"),
-    *control("fedbio.v1.SettledSum", "phase k participants", "coordinator"),
-    *control("fedbio.v1.Instruction", "round phase k participants recovery", "the participants"),
+    *control("fedbio.v1.SettledSum", "phase k participants further_participants", "coordinator"),
+    *control("fedbio.v1.Instruction", "round phase k participants further_participants recovery", "the participants"),
     *control(
         "fedbio.v1.Contribution", "round state measures acknowledgement round_key shares disclosure", "coordinator"
     ),

@@ -100,7 +100,7 @@ class RecordPrivacySpec(Section):
     """C: largest norm of what a record adds to a step, before the division by `batch`."""
     noise: float = Field(default=4.0, gt=0, allow_inf_nan=False)
     """Noise of the honest parties together, in units of what replacing a record moves (2C / batch)."""
-    honest: int = Field(default=2, ge=1, le=64)
+    honest: int = Field(default=2, ge=1, le=1024)
     """How many parties, each one itself among them, are trusted not to give their noise away; their noise suffices."""
 
 
@@ -141,7 +141,7 @@ class FedbioSpec(AlgorithmSettings):
     """Averages over the parties."""
     local_steps: int = Field(default=5, ge=1, le=10_000)
     """Steps that each party takes between two averages, I."""
-    parties_per_round: int | None = Field(default=None, ge=1, le=64)
+    parties_per_round: int | None = Field(default=None, ge=1, le=1024)
     """How many parties, drawn by the seed, take part in a round; all if left out."""
     eta: float | None = Field(default=None, gt=0)
     """η, step of the weights (200, or 1000 without momenta) or of the representation (0.1)."""

@@ -5,6 +5,7 @@ from typing import ClassVar, Literal, Self
 from pydantic import Field, model_validator
 
 from parley.spec.algorithms import AlgorithmSettings, Layout
+from parley.spec.class_weights import ClassWeights, check_class_weights
 from parley.spec.protection import ProtectionSpec
 from parley.spec.section import Section
 
@@ -36,6 +37,9 @@ class GlmSpec(AlgorithmSettings):
     """Of tweedie: the variance is the mean to this power."""
     penalty: PenaltySpec = PenaltySpec()
     """Ridge, lasso or elastic net."""
+    class_weights: ClassWeights = None
+    """How much rows of each class count: `balanced`, or a weight for each class by its name; alike if left out. With
+    exact labels only, and then there are no standard errors."""
 
     @model_validator(mode="after")
     def _strength_given(self) -> Self:
@@ -52,6 +56,7 @@ class GlmSpec(AlgorithmSettings):
                 "write `labels: {mechanism: off}` to send exact coefficients, or use `family: logistic`"
             )
         privacy.labels.check_kind(real=self.family != "logistic")
+        check_class_weights(self.class_weights, classes=self.family == "logistic", privacy=privacy)
         if mechanism == "per_step":
             raise ValueError(
                 "labels are released once in a run of glm, there are no steps: write `labels: {mechanism: once}`"

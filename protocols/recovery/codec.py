@@ -16,12 +16,12 @@ from parley.privacy.recovery import (
     Settlement,
     ShareBundle,
 )
-from parley.privacy.release import Release, bitmap
+from parley.privacy.release import Release, bitmap, members
 from parley.privacy.shamir import SHARE_BYTES, Share, SharesInconsistent
 from parley.privacy.transcript import digest_of
+from parley.protocols.aggregation.party_sets import MOST_PARTIES, further_bits, low_bits, party_bits
 from parley.protocols.tensor.codec import Blobs, MessageInvalid
 
-MOST_PARTIES = 64
 STEP = "recovery"
 """The field of an instruction that holds a step of its sum, for one participant."""
 
@@ -51,7 +51,9 @@ def encode_step(release: Release[RecoveryStep]) -> pb.RecoveryStep:
         case AskValues(sum_id, sealed):
             return pb.RecoveryStep(sum_id=sum_id, values=pb.ValuesStep(shares=_sealed(sealed)))
         case AskDisclosure(sum_id, survivors):
-            return pb.RecoveryStep(sum_id=sum_id, disclosure=pb.DisclosureStep(survivors=bitmap(survivors)))
+            bits = bitmap(survivors)
+            asked = pb.DisclosureStep(survivors=low_bits(bits), further_survivors=further_bits(bits))
+            return pb.RecoveryStep(sum_id=sum_id, disclosure=asked)
 
 
 def decode_step(message: pb.RecoveryStep) -> RecoveryStep:
@@ -65,8 +67,9 @@ def decode_step(message: pb.RecoveryStep) -> RecoveryStep:
         case "values":
             return AskValues(message.sum_id, _opened(message.values.shares))
         case "disclosure":
-            bits = message.disclosure.survivors
-            return AskDisclosure(message.sum_id, frozenset(i for i in range(bits.bit_length()) if bits >> i & 1))
+            asked = message.disclosure
+            survivors = members(party_bits(asked.survivors, asked.further_survivors))
+            return AskDisclosure(message.sum_id, frozenset(survivors))
     raise MessageInvalid("recovery: a step asks for a key, shares, values or a disclosure")
 
 

@@ -3,6 +3,7 @@
 import argparse
 import asyncio
 import functools
+import hmac
 import logging
 import secrets
 from collections.abc import Callable, Collection, Coroutine
@@ -17,15 +18,20 @@ from parley.services.coordinator.alignment import REFUSALS, AlignmentRunner, cho
 from parley.services.coordinator.async_registry import AsyncRegistry
 from parley.services.coordinator.config import CoordinatorConfig
 from parley.services.coordinator.database_threads import DatabaseThreads
+from parley.services.coordinator.deployment_records import DeploymentRecords
+from parley.services.coordinator.deployments import Deployments
 from parley.services.coordinator.fleet import Fleet, PartyUnknown
 from parley.services.coordinator.labels import LabelStore
 from parley.services.coordinator.permissions import ClientPolicy
 from parley.services.coordinator.programs import ProgramFactory
+from parley.services.coordinator.queue import Limits
 from parley.services.coordinator.refusals import CATALOGUE
 from parley.services.coordinator.registry import open_registry
 from parley.services.coordinator.reports import LedgerReports
 from parley.services.coordinator.runs import RunSupervisor
+from parley.services.coordinator.schedules import Schedules
 from parley.services.coordinator.servicer import PartiesServicer, RunServicer
+from parley.services.coordinator.tracking import Tracking, open_trackers
 from parley.services.coordinator.web import WebRuns, web_page
 from parley.services.relay.servicer import METHODS as RELAY_METHODS
 from parley.services.relay.servicer import REFUSALS as RELAY_REFUSALS
@@ -37,14 +43,15 @@ from parley.services.wire.authorisation import HEALTH, REFLECTION, Caller, Polic
 from parley.services.wire.certificates import load_identity
 from parley.services.wire.configuration import ConfigInvalid, load_config
 from parley.services.wire.key_commands import noise_key
-from parley.services.wire.process import run, serve
+from parley.services.wire.process import run, serve, standing_by
 from parley.services.wire.refusals import BoundaryInterceptor
 from parley.services.wire.revocation import Standing
 from parley.services.wire.routes import SOCKETS, Routes
 from parley.services.wire.state_directory import prepare_state
+from parley.services.wire.traces import open_traces
 from parley.services.wire.transport import add_health_and_reflection, listen, make_server
 from parley.storage.failures import StorageFailed
-from parley.storage.leases import Lease, take_lease
+from parley.storage.leases import Lease, await_lease, take_lease
 from parley.tables.alignments import AlignmentStore
 
 DAY_SECONDS, PRUNE_SECONDS = 86400.0, 3600.0
@@ -71,32 +78,43 @@ async def main(given: argparse.Namespace) -> None:
             f"{identity.peer.name}: correct one of them"
         )
     prepare_state(config.state)
-    lease = take_lease(config.database_url, config.name)
+    lease = await _lease(config)
     recorded, ledger = open_registry(config.database_url), open_ledger(config.database_url)  # or nothing is touched
     evaluations = open_register(config.database_url)
-    token, threads = secrets.token_hex(16), DatabaseThreads()
+    key = noise_key(config.key_command, config.state / "label-noise.key")
+    token, threads = f"{secrets.token_hex(16)}.{_fingerprint(key)}", DatabaseThreads()
+    if config.standby:
+        _require_same_key(recorded.writer(), token)
     recorded.claim(token)
     registry = AsyncRegistry(recorded, threads)
     switchboard = Switchboard(arrived=lambda party: fleet.arrived(party))
     own_line = OwnLine(switchboard, Caller("coordinator", config.name), config.state / SOCKETS)
     routes = Routes(config.identity, config.state / SOCKETS, lines={("coordinator", config.name): own_line})
+    traces = open_traces(config.traces, "coordinator", config.name)
     outbound = {name for name, party in config.parties.items() if party.connects}
     fleet = Fleet(
         config.identity,
         config.addresses,
         routes,
         absence=lambda party: switchboard.absence(party) if party in outbound else "",
+        traces=traces,
     )
-    key = noise_key(config.key_command, config.state / "label-noise.key")
     labels = LabelStore(config.labels, functools.partial(chosen_rows, AlignmentStore(config.state), config.name))
-    programs = ProgramFactory(labels, ledger, key, evaluations)
-    runs = RunSupervisor(registry, fleet, labels, programs, config.runs)
+    programs = ProgramFactory(labels, ledger, key, evaluations, config.problem_imports)
+    limits = Limits(config.runs, config.queue, config.runs_per_client, config.queue_per_client)
+    runs = RunSupervisor(registry, fleet, labels, programs, limits)
+    deployments = Deployments(registry, DeploymentRecords(recorded), threads, fleet, programs)
+    runs.in_use = lambda: deployments.run_ids
     alignments = AlignmentRunner(config.name, config.state, config.labels, fleet)
     trail = AuditTrail(config.state)
+    schedules = Schedules(config.schedules, runs, trail)
     policy, standing = ClientPolicy(POLICY.methods, config.clients), Standing(config.identity)
     server = make_server(BoundaryInterceptor(policy, {**CATALOGUE, **REFUSALS, **RELAY_REFUSALS}, standing, trail))
     run_service_pb2_grpc.add_RunServiceServicer_to_server(
-        RunServicer(runs, registry, fleet, LedgerReports(registry, ledger, evaluations, threads), alignments), server
+        RunServicer(
+            runs, registry, fleet, LedgerReports(registry, ledger, evaluations, threads), alignments, deployments
+        ),
+        server,
     )
     parties = PartiesServicer(fleet, registry, runs)
     coordinator_service_pb2_grpc.add_CoordinatorServiceServicer_to_server(parties, server)
@@ -105,20 +123,55 @@ async def main(given: argparse.Namespace) -> None:
     await add_health_and_reflection(server, [RUNS.full_name, PARTIES.full_name, RELAY.full_name])
     host = config.listen.rpartition(":")[0]
     address = f"{host}:{listen(server, config.listen, config.identity)}"
+    web = WebRuns(runs, registry, fleet, ledger, threads, trail, deployments)
+    tracking = Tracking(open_trackers(config.tracking), web)
+    runs.driven = tracking.follow
     await runs.resume_unfinished()
-    pruning = asyncio.create_task(_prune(runs, config.retention_days))
+    await deployments.start()
+    beside = [asyncio.create_task(each) for each in (_prune(runs, config.retention_days), schedules.keep())]
     try:
-        async with web_page(config, WebRuns(runs, registry, fleet, ledger, threads, trail), trail):
+        async with web_page(config, web, trail):
             await _while_held(serve(server, address, given.ready_file), lease, lambda: recorded.writer() == token)
     finally:
-        pruning.cancel()
+        for task in beside:
+            task.cancel()
         ledger.close()  # first: a run that waits for the database in a thread gives up
         evaluations.close()
+        await deployments.stop()
         await runs.stop()
+        await tracking.stop()
+        await asyncio.to_thread(traces.close)
         await fleet.close()
         await routes.close()
         threads.close()
         recorded.close()
+
+
+async def _lease(config: CoordinatorConfig) -> Lease:
+    """The database, at once or, where this coordinator stands by, once the one that serves it has ended."""
+    if not config.standby:
+        return take_lease(config.database_url, config.name)
+    async with standing_by():
+        lease = await await_lease(
+            config.database_url, config.name, lambda reason: logger.info("standing by: %s", reason)
+        )
+    logger.info("took the database over")
+    return lease
+
+
+def _fingerprint(key: bytes) -> str:
+    """Tells keys of label noise apart, and nothing else of them."""
+    return hmac.digest(key, b"parley/label-noise-key/v1", "sha256").hex()[:16]
+
+
+def _require_same_key(before: str | None, token: str) -> None:
+    """Refuse to take over with another key: what was released would be drawn again, with other noise."""
+    known = (before or "").partition(".")[2]
+    if known and known != token.partition(".")[2]:
+        raise ConfigInvalid(
+            "`key_command` prints another key of label noise than that of the coordinator that served this database "
+            "before: give both the same key"
+        )
 
 
 def _require_outbound(fleet: Fleet, outbound: Collection[str], party: str) -> None:

@@ -41,6 +41,10 @@ class AsyncRegistry:
         """Runs that were active when the coordinator stopped."""
         return await self._threads.read(self._registry.unfinished)
 
+    async def queued(self) -> list[RunRecord]:
+        """Runs that wait for their turn, without their specs, the next one first."""
+        return await self._threads.read(self._registry.queued)
+
     async def waiting(self, party: str) -> list[str]:
         """Runs that are paused and that a party takes part in."""
         return await self._threads.read(self._registry.waiting, party)

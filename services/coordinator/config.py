@@ -2,18 +2,21 @@
 
 import ipaddress
 import math
-from typing import Literal, Self, get_args
+from typing import Annotated, Literal, Self, get_args
+from urllib.parse import urlsplit
 
 from pydantic import Field, model_validator
 
 from parley.privacy.dataset_ledger import DatasetTerms
 from parley.privacy.evaluations import EvaluationPolicy
+from parley.services.coordinator.rhythms import parse_every
 from parley.services.wire.configuration import FilePath
 from parley.services.wire.relay_line import RelayPlace
 from parley.services.wire.table_sources import TableSource
+from parley.services.wire.traces import TraceConfig
 from parley.spec.section import Section
 
-Permission = Literal["start", "watch", "cancel", "predict", "ledger", "administer"]
+Permission = Literal["start", "watch", "cancel", "predict", "deploy", "ledger", "administer"]
 Permissions = tuple[Permission, ...]
 ALL_PERMISSIONS: Permissions = get_args(Permission)
 
@@ -104,6 +107,34 @@ class PartyAddress(Section):
         return self
 
 
+class ProviderConfig(Section):
+    """An OpenID Connect provider whose users may use the web page."""
+
+    issuer: str
+    """Its address as it calls itself, such as https://login.example.org/realms/bank; TLS, unless on this machine."""
+    client_id: str
+    """What the provider calls this page; tokens must be issued for it."""
+    client_secret_file: FilePath | None = None
+    """File with the secret, if the provider gave one."""
+    url: str | None = None
+    """The page's address as browsers see it, if a proxy stands before it; from the request if left out."""
+    user_claim: str = "email"
+    """The claim that names a user; an `email` must be verified by the provider."""
+    group_claim: str = "groups"
+    """The claim that lists a user's groups."""
+    users: dict[str, Permissions] = Field(default_factory=dict)
+    """What single users may do, by name."""
+    groups: dict[str, Permissions] = Field(default_factory=dict)
+    """What everybody of a group may do, beside that."""
+
+    @model_validator(mode="after")
+    def _over_tls(self) -> Self:
+        parts = urlsplit(self.issuer)
+        if parts.scheme != "https" and not (parts.scheme == "http" and _is_loopback(parts.hostname or "")):
+            raise ValueError("`issuer` must begin with https://: whoever changes what it says could log in as anybody")
+        return self
+
+
 class WebConfig(Section):
     """The web page."""
 
@@ -115,6 +146,8 @@ class WebConfig(Section):
     """Serve plain HTTP instead of HTTPS with the coordinator's certificate, for a proxy on the same machine."""
     permissions: Permissions = ALL_PERMISSIONS
     """What whoever has the token may do; all that the page offers if left out."""
+    provider: ProviderConfig | None = None
+    """The OpenID Connect provider whose users may log in; none if left out."""
 
     @model_validator(mode="after")
     def _clear_text_stays_here(self) -> Self:
@@ -124,6 +157,42 @@ class WebConfig(Section):
                 "`insecure_http` sends token and page in the clear: `listen` on 127.0.0.1 or [::1], and let a proxy on "
                 "this machine speak TLS"
             )
+        return self
+
+
+class MlflowConfig(Section):
+    """An MLflow server, or a folder that MLflow keeps."""
+
+    uri: str
+    """Where runs are kept, as MLflow calls it, such as https://mlflow.example.org or sqlite:////srv/mlflow.db."""
+    experiment: str = "parley"
+    """The experiment that runs are filed under; made if there is none."""
+    artefacts: str | None = None
+    """Where an experiment that is made keeps its artefacts; as MLflow chooses if left out."""
+
+
+class TrackingConfig(Section):
+    """Where runs are shown beside those of other programs."""
+
+    mlflow: MlflowConfig | None = None
+    """MLflow; not at all if left out."""
+    tensorboard: FilePath | None = None
+    """Folder of event files for TensorBoard, one folder in it for each run; none if left out."""
+
+
+class ScheduleConfig(Section):
+    """A run that is started again and again, each time on the tables as they are then."""
+
+    every: str
+    """When, in UTC: `day at 02:00`, `monday at 02:00`, `hour`, `30 minutes`."""
+    spec: FilePath
+    """The spec's file; read anew each time."""
+    priority: int = Field(default=0, ge=-100, le=100)
+    """Of runs that wait for their turn, the highest goes first."""
+
+    @model_validator(mode="after")
+    def _readable(self) -> Self:
+        parse_every(self.every)
         return self
 
 
@@ -142,18 +211,48 @@ class CoordinatorConfig(Section):
     """SQLAlchemy URL; a SQLite file in `state` if left out."""
     key_command: tuple[str, ...] | None = Field(default=None, min_length=1)
     """Command that prints the key of label noise, 64 hexadecimal digits; a file in `state` if left out."""
+    standby: bool = False
+    """Wait while another coordinator serves the same `database` of PostgreSQL, and take over within seconds when it
+    ends; write it at both, with the same `key_command`, and a `state` of its own at each."""
     parties: dict[str, PartyAddress]
     """The address book: parties by name."""
     labels: dict[str, LabelConfig]
     """Label tables by name."""
+    problem_imports: tuple[Annotated[str, Field(pattern=r"^[\w.]+:\w+$")], ...] = ()
+    """`package.module:Class` names that runs may import as the label holder's side of a problem; needs torch here."""
     clients: dict[str, Permissions] = Field(default_factory=dict)
     """What each client may do, by the name in its certificate; a client that is not named may do nothing."""
     runs: int = Field(default=16, ge=1, le=1024)
-    """Most runs at once."""
+    """Most runs at once; further ones wait for their turn."""
+    queue: int = Field(default=100, ge=0, le=10_000)
+    """Most runs that wait; further ones are refused."""
+    runs_per_client: int | None = Field(default=None, ge=1)
+    """Most runs of one client at once; its further ones wait. No limit of its own if left out."""
+    queue_per_client: int | None = Field(default=None, ge=0)
+    """Most runs of one client that wait; no limit of its own if left out."""
+    schedules: dict[str, ScheduleConfig] = Field(default_factory=dict)
+    """Runs that are started by the clock, by name."""
     retention_days: float | None = Field(default=None, gt=0, le=366_000)
     """Runs that ended longer ago are forgotten, as `parley run prune` would; kept for ever if left out."""
     web: WebConfig | None = None
     """The web page; none if left out."""
+    traces: TraceConfig | None = None
+    """Where OpenTelemetry traces of runs go; nowhere if left out."""
+    tracking: TrackingConfig | None = None
+    """Where runs are shown beside those of other programs; nowhere if left out."""
+
+    @model_validator(mode="after")
+    def _can_stand_by(self) -> Self:
+        if not self.standby:
+            return self
+        if self.database is None or not self.database.startswith("postgresql"):
+            raise ValueError("`standby` needs a `database` of PostgreSQL that both coordinators reach")
+        if self.key_command is None:
+            raise ValueError(
+                "`standby` needs `key_command`: both coordinators must draw label noise under the same key, and a "
+                "file in `state` is known to one of them only"
+            )
+        return self
 
     @property
     def addresses(self) -> dict[str, str]:

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from datetime import datetime
 from typing import Any, TypeVar
 
 from google.protobuf.message import Message
@@ -67,6 +68,7 @@ class RunDriver:
         self._worker = ThreadPoolExecutor(max_workers=1, thread_name_prefix=f"run-{record.run_id}")
         self._work = AdaptiveExecutor(self._worker)
         self._answering = ThreadPoolExecutor(ANSWERS, thread_name_prefix=f"answers-{record.run_id}")
+        self._began = datetime.fromisoformat(record.created).timestamp() if record.created else time.time()
         self._step, self._written = record.checkpoint, 0.0
         self._figures, self.tally = UnwrittenFigures(), WorkTally(record.totals)
         self._reports: list[Report] = []
@@ -139,6 +141,10 @@ class RunDriver:
             self._worker.shutdown(wait=False)
             self._answering.shutdown(wait=False)
 
+    def trace(self, state: str) -> None:
+        """Tell traces that the run has ended."""
+        self._fleet.traces.run(self.run_id, self._began, {"parley.state": state, "parley.steps": self._step})
+
     async def _end(self, state: str, message: str, reason: str) -> None:
         """Note how the run ended, however long the database takes no writes: a run must not seem to go on for ever."""
         while True:
@@ -146,6 +152,7 @@ class RunDriver:
                 await self._write_figures()
                 body = RunStateChange(reason=reason, totals=self.tally.totals)
                 await self._note(body, message, state=state, reason=reason)
+                self.trace(state)
                 return
             except StorageFailed:
                 await asyncio.sleep(STORAGE_SECONDS)
@@ -234,6 +241,7 @@ class RunDriver:
             early = f"stopped early after iteration {self._step}" if stopping.is_over else ended
             ended, body = f"{early}: {stopping.sentence}", replace(body, model_step=best.k, measured=best.metrics)
         await self._note(body, ended, state="COMPLETED", reason="", step=self._step)
+        self.trace("COMPLETED")
 
     async def _evaluations_until(self, done: int) -> EarlyStopping | None:
         """What the run's evaluations have shown up to checkpoint `done`; None if it is not to be stopped by them."""

@@ -13,6 +13,7 @@ from parley.contracts.party.v1 import party_service_pb2_grpc as pb_grpc
 from parley.services.wire.certificates import CertificateError
 from parley.services.wire.refusals import reason_of
 from parley.services.wire.routes import Routes
+from parley.services.wire.traces import Traces
 from parley.services.wire.transport import CONTROL_SECONDS, Stamp, identity_stamp
 
 Response = TypeVar("Response")
@@ -22,6 +23,9 @@ BROKEN_CODES = {grpc.StatusCode.INTERNAL, grpc.StatusCode.UNKNOWN}
 """What gRPC itself says of a connection that broke in the middle; a party's own failure comes with a reason."""
 PREPARE_SECONDS = 120.0
 """Deadline of a call that may load a party's table. Keepalive finds a party that is gone sooner."""
+
+READING_SECONDS = 5.0
+"""How long a party that reads a table for the first time is waited for, where only its width is asked."""
 
 
 class PartyUnknown(LookupError):
@@ -53,8 +57,11 @@ class Fleet:
         addresses: Mapping[str, str],
         routes: Routes,
         absence: Callable[[str], str] = lambda _: "",
+        traces: Traces | None = None,
     ) -> None:
         """`addresses` are hosts and ports, or relays; `absence` says why a party cannot be reached."""
+        self.traces = traces or Traces()
+        """Records the rounds that are made with the parties."""
         self._identity = identity
         self._addresses, self._routes, self._absence = addresses, routes, absence
         self._control: dict[str, tuple[Stamp, grpc.aio.Channel]] = {}
@@ -129,6 +136,23 @@ class Fleet:
     async def reach(self, party: str) -> None:
         """Make sure that a party answers; nothing changes there."""
         await call(party, lambda: self.stub(party).Describe(pb.DescribeRequest()))
+
+    async def widths(self, tables: Mapping[str, str]) -> dict[str, int]:
+        """Feature columns of one table of each party, of those who answer and have read it."""
+        found = await asyncio.gather(*(self._width(party, table) for party, table in tables.items()))
+        return {party: width for party, width in zip(tables, found, strict=True) if width}
+
+    async def _width(self, party: str, table: str) -> int:
+        deadline = asyncio.get_running_loop().time() + READING_SECONDS
+        while True:
+            try:
+                answer = await call(party, lambda: self.stub(party).Describe(pb.DescribeRequest()))
+            except (PartyUnknown, PartyLost, PartyRefused):
+                return 0
+            offer = next((offer for offer in answer.tables if offer.name == table), None)
+            if offer is None or offer.loaded_percent == 100 or asyncio.get_running_loop().time() > deadline:
+                return 0 if offer is None else int(offer.features)
+            await asyncio.sleep(0.1)
 
     async def close(self) -> None:
         """Close every control channel."""

@@ -10,10 +10,10 @@ from parley.coordinator.labels import LabelsMissing
 from parley.spec.run import RunSpec
 from parley.tables.errors import TableError
 
-INSTRUCTION_BYTES, ADDEND_BYTES, ACKNOWLEDGEMENT_BYTES = 40, 40, 10
-"""What a message holds beside its data: numbers of rounds, names of shapes."""
-RECEIPT_BYTES, LEDGER_BYTES = 300, 40
-"""A party's signed word for a checkpoint, which everybody gets to see; and the head of the label ledger."""
+INSTRUCTION_BYTES, BARE_BYTES, ADDEND_BYTES, ACKNOWLEDGEMENT_BYTES = 40, 20, 40, 10
+"""What a message holds beside its data: numbers of rounds, names of shapes; less where there are no data."""
+RECEIPT_BYTES, LEDGER_BYTES = 230, 60
+"""A party's signed word for a checkpoint, which everybody gets to see; and in it the head of the label ledger."""
 CHECK_BYTES = 8
 """Zeros at the end of a masked vector, by which an opened sum is known."""
 
@@ -29,6 +29,8 @@ class Foretold:
     rounds: int
     sent_bytes: int
     received_bytes: int
+    peer_bytes: int = 0
+    """Between the parties."""
 
 
 def foretold(spec: RunSpec, forecast: Callable[[RunSpec], Forecast | None]) -> Foretold:
@@ -36,6 +38,7 @@ def foretold(spec: RunSpec, forecast: Callable[[RunSpec], Forecast | None]) -> F
 
     Raises:
         Unforetold: if there is none.
+        WidthsUnknown: if it needs to know more about the parties' tables.
     """
     aggregation, parties = spec.privacy.aggregation, len(spec.parties)
     if aggregation.recovery:
@@ -46,7 +49,8 @@ def foretold(spec: RunSpec, forecast: Callable[[RunSpec], Forecast | None]) -> F
         raise Unforetold(f"the number of rows is not known: {error}") from None
     if trips is None:
         raise Unforetold(f"{spec.train.algorithm} does not tell before a run with these settings what it will send")
-    rounds = sent = received = 0.0
+    receipt = RECEIPT_BYTES + (LEDGER_BYTES if spec.train.layout == "vertical" else 0)
+    rounds = sent = received = between = 0.0
     for trip in trips:
         present = parties if trip.participants is None else trip.participants
         answers = min(present, 2) if aggregation.kind == "two_tree" else present  # only the roots of the trees answer
@@ -54,10 +58,13 @@ def foretold(spec: RunSpec, forecast: Callable[[RunSpec], Forecast | None]) -> F
         if aggregation.kind == "plain":
             width = trip.number_bytes or np.dtype(spec.dtype).itemsize
         rounds += trip.count
-        sent += trip.count * present * (trip.sent + INSTRUCTION_BYTES)
+        between += trip.count * trip.between
+        sent += trip.count * present * (trip.sent + (INSTRUCTION_BYTES if trip.sent or trip.summed else BARE_BYTES))
         up = answers * (trip.summed * width + CHECK_BYTES + ADDEND_BYTES) if trip.summed else 0.0
         received += trip.count * (up + present * ACKNOWLEDGEMENT_BYTES)
         if trip.keeps:
-            sent += trip.count * present * (parties * RECEIPT_BYTES + LEDGER_BYTES)
-            received += trip.count * present * RECEIPT_BYTES
-    return Foretold(round(rounds), round(sent), round(received))
+            sent += trip.count * present * parties * receipt
+            received += trip.count * present * receipt
+    if any(trip.keeps for trip in trips):
+        sent -= parties * parties * receipt  # those for the model are shown when the session is closed
+    return Foretold(round(rounds), round(sent), round(received), round(between))

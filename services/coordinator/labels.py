@@ -32,7 +32,11 @@ class LabelStore:
 
     def terms(self, spec: RunSpec) -> DatasetTerms:
         """What the owner of a run's labels allows over all runs."""
-        known = self.tables.get(spec.label_table)
+        return self.terms_of(spec.label_table)
+
+    def terms_of(self, table: str) -> DatasetTerms:
+        """What the owner of a label table allows over all runs."""
+        known = self.tables.get(table)
         return DatasetTerms() if known is None else known.terms
 
     def row_names(self, spec: RunSpec, table: str, rows: int, digest: bytes) -> list[str]:

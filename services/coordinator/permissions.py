@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any, cast
 
 from parley.contracts.run.v1 import run_service_pb2
+from parley.dashboard.access import Visitor, visitor
 from parley.dashboard.views import Refused, RunAccess
 from parley.services.coordinator.config import Permission, Permissions
 from parley.services.wire.audit import ADMITTED
@@ -22,6 +23,11 @@ NEEDED_BY_CALL: Mapping[str, Permission] = {
     "TagRun": "start",
     "CancelRun": "cancel",
     "Predict": "predict",
+    "PredictRows": "predict",
+    "Deploy": "deploy",
+    "RollBackDeployment": "deploy",
+    "Undeploy": "deploy",
+    "ListDeployments": "watch",
     "GetLedger": "ledger",
     "DeleteRun": "administer",
     "PruneRuns": "administer",
@@ -34,6 +40,8 @@ NEEDED_BY_PAGE: Mapping[str, Permission] = {
     "events": "watch",
     "watch": "watch",
     "parties": "watch",
+    "deployments": "watch",
+    "predict_rows": "predict",
     "coefficients": "watch",
     "metrics": "watch",
     "check": "start",
@@ -47,7 +55,7 @@ NEEDED_BY_PAGE: Mapping[str, Permission] = {
     "audit": "administer",
 }
 """The same for what the web page asks (`RunAccess`)."""
-NOTED_OF_PAGE = ("start", "resume", "tag", "cancel", "predict", "delete", "ledger")
+NOTED_OF_PAGE = ("start", "resume", "tag", "cancel", "predict", "predict_rows", "delete", "ledger")
 """What the audit trail takes down of what the page asks: all that does more than look, and ledgers."""
 Note = Callable[[str, str, str], None]
 """Takes down what was asked, about what, and the outcome."""
@@ -86,10 +94,10 @@ class ClientPolicy(Policy):
 
 
 class PermittedPage:
-    """`RunAccess` behind the permissions that the configuration gives to whoever has the page's token."""
+    """`RunAccess` behind the permissions of whoever sends the request that is being answered."""
 
-    def __init__(self, runs: RunAccess, permissions: Permissions, note: Note) -> None:
-        self._runs, self._permissions, self._note = runs, permissions, note
+    def __init__(self, runs: RunAccess, note: Note) -> None:
+        self._runs, self._note = runs, note
 
     @property
     def version(self) -> str:
@@ -97,18 +105,14 @@ class PermittedPage:
         return self._runs.version
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
-        """A method of the runs, if the page may use it."""
+        """A method of the runs, if the visitor may use it."""
         needed = NEEDED_BY_PAGE.get(name)
         if needed is None:
             raise AttributeError(name)
-        if needed not in self._permissions:
+        asking = visitor.get()
+        if needed not in asking.permissions:
             self._note(name, "", "NOT_PERMITTED")
-            raise Refused(
-                403,
-                "NOT_PERMITTED",
-                f"the page lacks the permission `{needed}`: add it to `web.permissions` in the coordinator's "
-                "configuration, and start it again",
-            )
+            raise Refused(403, "NOT_PERMITTED", _missing(asking, needed))
         method = cast(Callable[..., Any], getattr(self._runs, name))
         if name not in NOTED_OF_PAGE:
             return method
@@ -124,6 +128,19 @@ class PermittedPage:
         return noted
 
 
-def permitted(runs: RunAccess, permissions: Permissions, note: Note = lambda *_: None) -> RunAccess:
+def _missing(asking: Visitor, needed: str) -> str:
+    """Says who lacks what, and what would give it."""
+    line = f"[{', '.join((*asking.permissions, needed))}]"
+    where = {
+        "web": "add it to `web.permissions` in the coordinator's configuration, and start it again",
+        "token": "revoke it, and make one that has it (`parley token create`)",
+        "user": f"write the line `{asking.name}: {line}` under `web.provider.users` in the coordinator's "
+        "configuration, and start it again",
+    }[asking.role]
+    who = "the page" if asking.role == "web" else f"{asking.role} {asking.name}"
+    return f"{who} lacks the permission `{needed}`: {where}"
+
+
+def permitted(runs: RunAccess, note: Note = lambda *_: None) -> RunAccess:
     """What the page is given; `note` takes down what is done by it."""
-    return cast(RunAccess, PermittedPage(runs, permissions, note))
+    return cast(RunAccess, PermittedPage(runs, note))

@@ -1,9 +1,10 @@
 """The coordinator sides of the algorithms that are installed here, with the labels that their programs read."""
 
 import json
+from collections.abc import Collection
 
 from parley.coordinator.evaluations import EvaluationAccess
-from parley.coordinator.forecasts import Forecast
+from parley.coordinator.forecasts import Forecast, Widths
 from parley.coordinator.labels import LabelAccess
 from parley.coordinator.programs import CommonRows, CoordinatorAlgorithm, Predictor, Program
 from parley.privacy.evaluations import EvaluationRegister
@@ -23,8 +24,16 @@ def coordinator_side(spec: RunSpec) -> CoordinatorAlgorithm:
 class ProgramFactory:
     """Makes the program of a run: data checked, labels loaded."""
 
-    def __init__(self, labels: LabelStore, ledger: Ledger, noise_key: bytes, register: EvaluationRegister) -> None:
+    def __init__(
+        self,
+        labels: LabelStore,
+        ledger: Ledger,
+        noise_key: bytes,
+        register: EvaluationRegister,
+        problem_imports: Collection[str] = (),
+    ) -> None:
         self._labels, self._ledger, self._noise_key, self._register = labels, ledger, noise_key, register
+        self._problem_imports = problem_imports
 
     def check(self, spec: RunSpec, run_id: str, rows: CommonRows) -> None:
         """Refuse labels, networks or evaluations that do not fit the run; changes and spends nothing."""
@@ -50,15 +59,23 @@ class ProgramFactory:
         make = coordinator_side(spec).predictor
         return None if make is None else make(spec, self._access(spec, run_id))
 
-    def forecast(self, spec: RunSpec) -> Forecast | None:
+    def forecast(self, spec: RunSpec, widths: Widths) -> Forecast | None:
         """What the rounds of a run will carry; None where its algorithm cannot tell."""
-        return coordinator_side(spec).forecast(spec, self._access(spec, ""))
+        return coordinator_side(spec).forecast(spec, self._access(spec, ""), widths)
 
     def _access(self, spec: RunSpec, run_id: str, evaluations: EvaluationAccess | None = None) -> LabelAccess:
         ledger = self._ledger.patient(spec.wait_seconds)  # a run outlasts an outage of the database
         terms = self._labels.terms(spec)
         return LabelAccess(
-            spec, run_id, self._labels.load, ledger, self._noise_key, evaluations=evaluations, terms=terms
+            spec,
+            run_id,
+            self._labels.load,
+            ledger,
+            self._noise_key,
+            terms,
+            evaluations,
+            self._problem_imports,
+            self._labels.terms_of,
         )
 
     def _evaluations(self, spec: RunSpec, run_id: str, *, only_checks: bool = False) -> EvaluationAccess | None:

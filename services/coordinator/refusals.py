@@ -2,13 +2,16 @@
 
 from parley.coordinator.labels import LabelsMissing
 from parley.numerics.networks import NetworkError
+from parley.numerics.problem_errors import ProblemError, ProblemImportRefused
 from parley.privacy.dataset_ledger import RecordsChanged, UnprotectedRefused
 from parley.privacy.evaluations import EvaluationRefused, EvaluationsSpent
 from parley.privacy.ledger import BudgetExhausted, LedgerBroken, LedgerUnusable, RunNotOpen
 from parley.privacy.pairwise import SumDoesNotOpen
 from parley.protocols.refusals import Catalogue, Refusal
+from parley.services.coordinator.deployment_records import DeploymentUnknown, NoEarlierVersion
 from parley.services.coordinator.fleet import PartyLost, PartyRefused, PartyUnknown
 from parley.services.coordinator.permissions import NotPermitted
+from parley.services.coordinator.queue import TooManyRuns
 from parley.services.coordinator.registry import RunUnknown
 from parley.services.coordinator.runs import (
     PredictionRefused,
@@ -16,9 +19,9 @@ from parley.services.coordinator.runs import (
     RunEnded,
     RunUnfinished,
     TagInvalid,
-    TooManyRuns,
 )
 from parley.services.coordinator.sessions import ColumnsDiffer
+from parley.services.coordinator.warm_models import DeploymentAway
 from parley.spec.parsing import SpecInvalid
 from parley.spec.rows import RowsUnavailable
 from parley.storage.failures import StorageAway, StorageDamaged, StorageFailed
@@ -28,6 +31,8 @@ CATALOGUE: Catalogue = {
     NotPermitted: Refusal("PERMISSION_DENIED", "NOT_PERMITTED"),
     SpecInvalid: Refusal("INVALID_ARGUMENT", "SPEC_INVALID"),
     NetworkError: Refusal("INVALID_ARGUMENT", "NETWORK_REFUSED"),
+    ProblemImportRefused: Refusal("PERMISSION_DENIED", "PROBLEM_REFUSED"),
+    ProblemError: Refusal("INVALID_ARGUMENT", "PROBLEM_REFUSED"),
     RowsUnavailable: Refusal("INVALID_ARGUMENT", "SPEC_INVALID"),
     PartyUnknown: Refusal("NOT_FOUND", "PARTY_UNKNOWN"),
     PartyLost: Refusal("UNAVAILABLE", "PARTY_UNREACHABLE"),
@@ -43,6 +48,9 @@ CATALOGUE: Catalogue = {
     RunEnded: Refusal("FAILED_PRECONDITION", "RUN_ENDED"),
     RunUnfinished: Refusal("FAILED_PRECONDITION", "RUN_UNFINISHED"),
     PredictionRefused: Refusal("FAILED_PRECONDITION", "PREDICTION_REFUSED"),
+    DeploymentUnknown: Refusal("NOT_FOUND", "DEPLOYMENT_UNKNOWN"),
+    DeploymentAway: Refusal("UNAVAILABLE", "DEPLOYMENT_AWAY"),
+    NoEarlierVersion: Refusal("FAILED_PRECONDITION", "NO_EARLIER_VERSION"),
     TagInvalid: Refusal("INVALID_ARGUMENT", "MESSAGE_INVALID"),
     TooManyRuns: Refusal("RESOURCE_EXHAUSTED", "TOO_MANY_RUNS"),
     RecordsChanged: Refusal("FAILED_PRECONDITION", "LABELS_CHANGED"),

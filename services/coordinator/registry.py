@@ -4,7 +4,7 @@ import contextlib
 import hashlib
 import json
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any, TypeVar
 
@@ -13,7 +13,9 @@ import sqlalchemy as sa
 from parley.services.coordinator.registry_tables import (
     ACTIVE,
     BRIEF,
+    DRIVEN,
     HISTORY,
+    QUEUED,
     EventRecord,
     RunRecord,
     event_of,
@@ -24,7 +26,7 @@ from parley.services.coordinator.registry_tables import events as _events
 from parley.services.coordinator.registry_tables import kept as _kept
 from parley.services.coordinator.registry_tables import runs as _runs
 from parley.services.coordinator.registry_tables import writer as _writer
-from parley.spec.events import Body, to_json
+from parley.spec.events import Body, newest, to_json
 from parley.spec.run import LEAST_CHECKPOINTS
 from parley.storage.engines import open_engine, require_whole, write_transaction
 from parley.storage.failures import StorageDamaged, damaged, named_failures
@@ -125,57 +127,64 @@ class Registry:
 
     def writer(self) -> str | None:
         """The token of the coordinator that may write."""
-        with self._reading() as connection:
+        with self.reading() as connection:
             return connection.scalar(sa.select(_writer.c.token))
 
     def create(self, record: RunRecord) -> RunRecord:
         """Register a run."""
         time = now()
         values = row_of(record) | {"created": time, "changed": time}
-        with self._writing() as connection:
+        with self.writing() as connection:
             connection.execute(_runs.insert().values(values))
         return self.get(record.run_id)
 
     def get(self, run_id: str) -> RunRecord:
         """One run."""
-        with self._reading() as connection:
+        with self.reading() as connection:
             row = connection.execute(_runs.select().where(_runs.c.run_id == run_id)).mappings().first()
-        if row is None:
-            raise RunUnknown.named(run_id)
-        return self._read(record_of, row)
+            if row is None:
+                raise RunUnknown.named(run_id)
+            return self._placed(connection, [self._read(record_of, row)])[0]
 
     def by_request(self, request_id: str) -> RunRecord | None:
         """The run that a request started, if it started one."""
-        with self._reading() as connection:
+        with self.reading() as connection:
             row = connection.execute(_runs.select().where(_runs.c.request_id == request_id)).mappings().first()
-        return None if row is None else self._read(record_of, row)
+            return None if row is None else self._placed(connection, [self._read(record_of, row)])[0]
 
     def page(self, limit: int, before: int | None = None, only: Filter = ALL) -> list[tuple[int, RunRecord]]:
         """Runs without their specs, newest first, each with its number; `before` goes on after the last of a page."""
         query = sa.select(*BRIEF).where(*only.conditions).order_by(_runs.c.number.desc()).limit(limit)
         if before is not None:
             query = query.where(_runs.c.number < before)
-        with self._reading() as connection:
+        with self.reading() as connection:
             rows = connection.execute(query).mappings().all()
-        return [(row["number"], self._read(record_of, row)) for row in rows]
+            records = self._placed(connection, [self._read(record_of, row) for row in rows])
+        return [(row["number"], record) for row, record in zip(rows, records, strict=True)]
 
     def states(self) -> dict[str, int]:
         """How many runs are in each state."""
         query = sa.select(_runs.c.state, sa.func.count()).group_by(_runs.c.state)
-        with self._reading() as connection:
+        with self.reading() as connection:
             return {state: int(number) for state, number in connection.execute(query)}
 
     def unfinished(self) -> list[RunRecord]:
         """Runs that were active when the coordinator stopped."""
-        query = _runs.select().where(_runs.c.state.in_(ACTIVE)).order_by(_runs.c.number)
-        with self._reading() as connection:
+        query = _runs.select().where(_runs.c.state.in_(DRIVEN)).order_by(_runs.c.number)
+        with self.reading() as connection:
             rows = connection.execute(query).mappings().all()
+        return [self._read(record_of, row) for row in rows]
+
+    def queued(self) -> list[RunRecord]:
+        """Runs that wait for their turn, without their specs, the next one first."""
+        with self.reading() as connection:
+            rows = connection.execute(_in_turn(*BRIEF)).mappings().all()
         return [self._read(record_of, row) for row in rows]
 
     def waiting(self, party: str) -> list[str]:
         """Runs that are paused and that a party takes part in."""
         query = sa.select(_runs.c.run_id, _runs.c.parties).where(_runs.c.state == "PAUSED").order_by(_runs.c.number)
-        with self._reading() as connection:
+        with self.reading() as connection:
             return [run_id for run_id, parties in connection.execute(query) if party in json.loads(parties)]
 
     def change(self, run_id: str, body: Body, message: str, *, time: str = "", **changes: Any) -> EventRecord:
@@ -188,7 +197,7 @@ class Registry:
         kept, time = changes.pop("kept", None), time or now()
         keep = changes.pop("keep", LEAST_CHECKPOINTS)
         at = changes.pop("at", changes.get("step"))
-        with self._writing() as connection:
+        with self.writing() as connection:
             query = _runs.select().where(_runs.c.run_id == run_id).with_for_update()
             row = connection.execute(query).mappings().first()
             if row is None:
@@ -196,7 +205,7 @@ class Registry:
             last = _last_event(connection, run_id)
             if last is not None and (last["time"], last["kind"], last["message"]) == (time, body.kind, message):
                 return event_of(last)
-            merged = {**json.loads(row["metrics"]), **body.metrics}
+            merged = newest(json.loads(row["metrics"]), body.metrics)
             values = changes | {"metrics": json.dumps(merged), "changed": time}
             connection.execute(_runs.update().where(_runs.c.run_id == run_id).values(values))
             if kept is not None:
@@ -217,7 +226,7 @@ class Registry:
 
     def tag(self, run_id: str, add: Sequence[str], remove: Sequence[str]) -> RunRecord:
         """Put tags on a run and take others off."""
-        with self._writing() as connection:
+        with self.writing() as connection:
             query = sa.select(_runs.c.tags).where(_runs.c.run_id == run_id).with_for_update()
             found = connection.scalar(query)
             if found is None:
@@ -228,7 +237,7 @@ class Registry:
 
     def delete(self, run_ids: Sequence[str]) -> list[str]:
         """Forget ended runs: their records, their events and what was kept; ledgers stay. Returns which it were."""
-        with self._writing() as connection:
+        with self.writing() as connection:
             ended = sa.select(_runs.c.run_id).where(_runs.c.run_id.in_(run_ids), _runs.c.state.not_in(ACTIVE))
             found = list(connection.scalars(ended.order_by(_runs.c.number)))
             for table in (_runs, _events, _kept):
@@ -239,13 +248,13 @@ class Registry:
         """Runs that ended before a time, RFC 3339 in UTC, oldest first."""
         ended = _runs.c.state.in_(states) if states else _runs.c.state.not_in(ACTIVE)
         query = sa.select(_runs.c.run_id).where(ended, _runs.c.changed < time).order_by(_runs.c.number).limit(limit)
-        with self._reading() as connection:
+        with self.reading() as connection:
             return list(connection.scalars(query))
 
     def kept(self, run_id: str, checkpoint: int) -> bytes:
         """The coordinator's own state of a committed checkpoint."""
         query = sa.select(_kept.c.content).where(_kept.c.run_id == run_id, _kept.c.checkpoint == checkpoint)
-        with self._reading() as connection:
+        with self.reading() as connection:
             content = connection.scalar(query)
         if content is None:
             raise StateMissing(f"nothing was kept of checkpoint {checkpoint}")
@@ -262,21 +271,30 @@ class Registry:
             .order_by(_events.c.sequence)
             .limit(limit)
         )
-        with self._reading() as connection:
+        with self.reading() as connection:
             rows = connection.execute(query).mappings().all()
         return [self._read(event_of, row) for row in rows]
 
     @contextlib.contextmanager
-    def _reading(self) -> Iterator[sa.Connection]:
+    def reading(self) -> Iterator[sa.Connection]:
+        """A connection that looks."""
         with self._named_failures(), self._engine.connect() as connection:
             yield connection
 
     @contextlib.contextmanager
-    def _writing(self) -> Iterator[sa.Connection]:
+    def writing(self) -> Iterator[sa.Connection]:
+        """A transaction of the one coordinator that may write."""
         with self._named_failures(), write_transaction(self._engine) as connection:
             if self._token is not None and connection.scalar(sa.select(_writer.c.token)) != self._token:
                 raise NotTheWriter("another coordinator has taken this database over: stop one of the two")
             yield connection
+
+    def _placed(self, connection: sa.Connection, records: list[RunRecord]) -> list[RunRecord]:
+        """The same records, with their places among those that wait."""
+        if not any(record.state == QUEUED for record in records):
+            return records
+        places = {run_id: place for place, run_id in enumerate(connection.scalars(_in_turn(_runs.c.run_id)), 1)}
+        return [replace(record, position=places.get(record.run_id, 0)) for record in records]
 
     def _named_failures(self) -> contextlib.AbstractContextManager[None]:
         return named_failures(WHOSE, self._engine)
@@ -290,6 +308,12 @@ class Registry:
 
     def _damaged(self, run_id: str) -> StorageDamaged:
         return damaged(f"{WHOSE}'s database {self._engine.url.database}", f"what it has of run {run_id!r} is no record")
+
+
+def _in_turn(*columns: sa.ColumnElement[Any]) -> sa.Select[Any]:
+    """Columns of runs that wait for their turn, the next one first; a run last changed when it was queued."""
+    order = (_runs.c.priority.desc(), _runs.c.changed, _runs.c.number)
+    return sa.select(*columns).where(_runs.c.state == QUEUED).order_by(*order)
 
 
 def _last_event(connection: sa.Connection, run_id: str) -> sa.RowMapping | None:

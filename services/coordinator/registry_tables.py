@@ -32,6 +32,8 @@ runs = sa.Table(
     sa.Column("created", sa.String(40), nullable=False),
     sa.Column("changed", sa.String(40), nullable=False),
     sa.Column("tags", sa.Text, nullable=False, server_default="[]"),
+    sa.Column("owner", sa.String(200), nullable=False, server_default=sa.text("''")),
+    sa.Column("priority", sa.Integer, nullable=False, server_default="0"),
 )
 events = sa.Table(
     "events",
@@ -59,9 +61,22 @@ writer = sa.Table(
     sa.Column("one", sa.Integer, primary_key=True, autoincrement=False),
     sa.Column("token", sa.String(64), nullable=False),  # of the one coordinator that may write
 )
-HISTORY = History("registry", metadata, Path(__file__).parent / "registry_revisions", newest="0004")
+deployments = sa.Table(
+    "deployments",
+    metadata,
+    sa.Column("name", sa.String(64), primary_key=True),
+    sa.Column("version", sa.Integer, primary_key=True, autoincrement=False),
+    sa.Column("run_id", sa.String(64), nullable=False),
+    sa.Column("table_name", sa.String(255), nullable=False),
+    sa.Column("current", sa.Boolean, nullable=False),  # the version that answers
+    sa.Column("deployed_by", sa.String(255), nullable=False),
+    sa.Column("deployed", sa.String(40), nullable=False),
+)
+HISTORY = History("registry", metadata, Path(__file__).parent / "registry_revisions", newest="0006")
 
-ACTIVE = ("PENDING", "RUNNING", "PAUSED")
+DRIVEN = ("PENDING", "RUNNING", "PAUSED")
+QUEUED = "QUEUED"
+ACTIVE = (QUEUED, *DRIVEN)
 ENDED = frozenset({"COMPLETED", "FAILED", "CANCELLED", "BUDGET_EXHAUSTED"})
 BRIEF = [column for column in runs.columns if column.name != "spec_yaml"]
 """What a list of runs shows: a spec may be a megabyte."""
@@ -88,6 +103,12 @@ class RunRecord:
     created: str = ""
     changed: str = ""
     tags: tuple[str, ...] = ()
+    owner: str = ""
+    """Who started it, such as `client analyst`; empty for runs of versions that did not note it."""
+    priority: int = 0
+    """Of runs that wait, the highest goes first."""
+    position: int = 0
+    """Its place among those that wait, from 1; 0 if it does not."""
 
     @property
     def ended(self) -> bool:
@@ -118,7 +139,8 @@ class EventRecord:
 def row_of(record: RunRecord) -> dict[str, Any]:
     """A record as its row."""
     lists = {"parties": json.dumps(record.parties), "tags": json.dumps(record.tags)}
-    return vars(record) | lists | {"metrics": json.dumps(dict(record.metrics))}
+    values = {name: value for name, value in vars(record).items() if name != "position"}
+    return values | lists | {"metrics": json.dumps(dict(record.metrics))}
 
 
 def record_of(row: sa.RowMapping) -> RunRecord:

@@ -26,6 +26,9 @@ def run_message(record: RunRecord) -> run_pb2.Run:
         spec_yaml=record.spec_yaml,
         attempt=record.attempt,
         tags=record.tags,
+        queue_position=record.position,
+        priority=record.priority,
+        started_by=record.owner,
     )
 
 

@@ -7,8 +7,8 @@ import hashlib
 import logging
 import math
 import re
-from collections.abc import AsyncIterator, Sequence
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -17,17 +17,19 @@ from google.protobuf.message import Message
 from numpy.typing import NDArray
 
 from parley.contracts.party.v1 import party_service_pb2 as party_pb
+from parley.coordinator.forecasts import WidthsUnknown
 from parley.coordinator.programs import Predictor
 from parley.privacy.release import OutcomeGate
 from parley.protocols.tensor.codec import Blobs
 from parley.services.coordinator.async_registry import AsyncRegistry
 from parley.services.coordinator.driver import RunDriver
 from parley.services.coordinator.fleet import Fleet
-from parley.services.coordinator.forecasts import Foretold, foretold
+from parley.services.coordinator.forecasts import Foretold, Unforetold, foretold
 from parley.services.coordinator.labels import LabelStore
 from parley.services.coordinator.programs import ProgramFactory, coordinator_side
+from parley.services.coordinator.queue import Limits, RunQueue, Waiting
 from parley.services.coordinator.registry import NotTheWriter, RunUnknown
-from parley.services.coordinator.registry_tables import EventRecord, RunRecord
+from parley.services.coordinator.registry_tables import QUEUED, EventRecord, RunRecord
 from parley.services.coordinator.sessions import Session
 from parley.services.wire.pages import text_pages
 from parley.spec.events import RunProgress, RunStateChange
@@ -71,10 +73,6 @@ class TagInvalid(ValueError):
     """A tag that is no word, or one too many."""
 
 
-class TooManyRuns(RuntimeError):
-    """The coordinator drives as many runs as it may."""
-
-
 @dataclass(frozen=True)
 class Page:
     """Predictions of some rows."""
@@ -84,27 +82,53 @@ class Page:
     classes: Sequence[str]
 
 
+async def trained_run(programs: ProgramFactory, record: RunRecord) -> tuple[RunSpec, Predictor]:
+    """The spec of a run that is complete, and how its saved models predict.
+
+    Raises:
+        RunUnfinished, PredictionRefused: if they cannot.
+    """
+    if record.state not in ("COMPLETED", "BUDGET_EXHAUSTED"):
+        raise RunUnfinished(f"run {record.run_id} is {record.state}: its model is there once it is COMPLETED")
+    spec = parse_spec(record.spec_yaml)
+    predictor = await asyncio.to_thread(programs.predictor, spec, record.run_id)
+    if predictor is None:
+        raise PredictionRefused(
+            f"run {record.run_id} was trained by {spec.train.algorithm}, which has no joint prediction: every party "
+            "predicts with the model that it has saved"
+        )
+    return spec, predictor
+
+
 class RunSupervisor:
     """Every run of this coordinator."""
 
     def __init__(
-        self, registry: AsyncRegistry, fleet: Fleet, labels: LabelStore, programs: ProgramFactory, most_runs: int
+        self, registry: AsyncRegistry, fleet: Fleet, labels: LabelStore, programs: ProgramFactory, limits: Limits
     ) -> None:
         self._registry, self._fleet, self._labels = registry, fleet, labels
-        self._programs, self._most_runs = programs, most_runs
+        self._programs, self._queue = programs, RunQueue(limits)
         self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._owners: dict[str, str] = {}
+        """Of the runs that are driven."""
+        self._reserved: list[str] = []
+        """Owners of runs that are being prepared."""
         self._drivers: dict[str, RunDriver] = {}
+        self.driven: Callable[[str], None] = lambda _: None
+        """Is told of each run that begins to be driven."""
+        self._stopped = False
         self._starting: dict[str, tuple[asyncio.Lock, int]] = {}
         self._changes: dict[str, asyncio.Event] = {}
+        self.in_use: Callable[[], Collection[str]] = tuple
+        """Runs that are deployed, and therefore not forgotten."""
 
-    async def start(self, request_id: str, spec_yaml: str) -> RunRecord:
-        """Register and start a run; the same request starts it once."""
+    async def start(self, request_id: str, spec_yaml: str, owner: str = "", priority: int = 0) -> RunRecord:
+        """Register and start a run, or let it wait for its turn; the same request starts it once."""
         async with self._one_at_a_time(request_id):
             known = await self._registry.by_request(request_id)
             if known is not None:
                 return known
             spec = await asyncio.to_thread(parse_spec, spec_yaml)  # a large text must not hold up other runs
-            self._check_room()
             record = RunRecord(
                 run_id=f"{spec.name[:40]}-{hashlib.sha256(request_id.encode()).hexdigest()[:10]}",
                 request_id=request_id,
@@ -113,16 +137,25 @@ class RunSupervisor:
                 parties=tuple(entry.name for entry in spec.parties),
                 spec_yaml=spec_yaml,
                 steps=spec.train.run_length,
+                owner=owner,
+                priority=priority,
             )
-            driver = self._driver(record)
-            session = await driver.prepare()
-            try:
-                record = await self._registry.create(record)
-            except BaseException:
-                await session.close()
-                raise
-            self._launch(driver, session)
+            if not self._queue.has_room(owner, self._active()):
+                return await self._enqueue_new(record)
+            with self._room_for(owner):
+                driver = self._driver(record)
+                session = await driver.prepare()
+                try:
+                    record = await self._registry.create(record)
+                except BaseException:
+                    await session.close()
+                    raise
+                self._launch(driver, session, owner)
             return record
+
+    def drives(self, owner: str) -> bool:
+        """Whether a run of an owner is active, or waits."""
+        return owner in self._active() or self._queue.has(owner)
 
     async def foretell(self, spec_yaml: str) -> Foretold:
         """What a run of a spec would send.
@@ -131,7 +164,21 @@ class RunSupervisor:
             Unforetold: if that cannot be told before it starts.
         """
         spec = await asyncio.to_thread(parse_spec, spec_yaml)
-        return await asyncio.to_thread(foretold, spec, self._programs.forecast)
+        try:
+            return await asyncio.to_thread(foretold, spec, lambda run: self._programs.forecast(run, {}))
+        except WidthsUnknown:
+            widths = await self._widths(spec)
+        try:
+            return await asyncio.to_thread(foretold, spec, lambda run: self._programs.forecast(run, widths))
+        except WidthsUnknown as unknown:
+            raise Unforetold(str(unknown)) from None
+
+    async def _widths(self, spec: RunSpec) -> dict[str, int]:
+        """How many columns each party of a run would use, where it says so."""
+        offered = await self._fleet.widths({entry.name: entry.table or spec.table for entry in spec.parties})
+        chosen = {entry.name: len(entry.columns) for entry in spec.parties if entry.columns is not None}
+        views = {entry.name for entry in spec.parties if entry.view is not None}  # only its owner knows how wide one is
+        return {name: width for name, width in (offered | chosen).items() if name not in views}
 
     @contextlib.asynccontextmanager
     async def _one_at_a_time(self, request_id: str) -> AsyncIterator[None]:
@@ -149,46 +196,52 @@ class RunSupervisor:
         """Go on from the last committed checkpoint."""
         async with self._one_at_a_time(run_id):
             record = await self._registry.get(run_id)
-            if run_id in self._tasks:
+            if run_id in self._tasks or record.state == QUEUED:
                 raise RunActive(f"run {run_id} is {record.state}: it needs no resume")
             if record.state == "COMPLETED":
                 raise RunEnded(f"run {run_id} is complete: start a new one to train further")
-            self._check_room()
-            driver = self._driver(record)
-            session = await driver.prepare()
-            try:
-                await self._registry.change(run_id, RunStateChange(), "resuming", state="PENDING", reason="")
-            except BaseException:
-                await session.close()
-                raise
-            self._launch(driver, session)
+            if not self._queue.has_room(record.owner, self._active()):
+                self._queue.require_place(record.owner)
+                return await self._enqueue(record)
+            with self._room_for(record.owner):
+                driver = self._driver(record)
+                session = await driver.prepare()
+                try:
+                    await self._registry.change(run_id, RunStateChange(), "resuming", state="PENDING", reason="")
+                except BaseException:
+                    await session.close()
+                    raise
+                self._launch(driver, session, record.owner)
             return await self._registry.get(run_id)
 
     async def resume_unfinished(self) -> None:
-        """Go on with the runs that were active when this coordinator stopped."""
+        """Go on with the runs that were active when this coordinator stopped, and with the queue."""
         for record in await self._registry.unfinished():
             try:
                 driver = self._driver(record)
             except SpecInvalid as invalid:  # written by another version; the other runs go on
-                reason = f"this version cannot read the run's spec: {invalid}"
-                await self._registry.change(
-                    record.run_id, RunStateChange(reason=reason), reason, state="FAILED", reason=reason
-                )
+                await self._fail_unreadable(record, invalid)
                 continue
-            self._launch(driver, None)
+            self._launch(driver, None, record.owner)
+        for record in await self._registry.queued():
+            self._queue.add(Waiting(record.run_id, record.owner, record.priority))
+        self._take_turns()
 
     async def cancel(self, run_id: str) -> RunRecord:
         """Stop a run; its last checkpoint is kept."""
         record = await self._registry.get(run_id)
         task, driver = self._tasks.get(run_id), self._drivers.get(run_id)
-        if task is None or driver is None:
+        if task is None and not self._queue.remove(run_id):
             raise RunEnded(f"run {run_id} is {record.state}: there is nothing to cancel")
-        task.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await task
+        if task is not None:
+            task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await task
         if not (await self._registry.get(run_id)).ended:
-            change = RunStateChange(totals=driver.tally.totals)
+            change = RunStateChange(totals=record.totals if driver is None else driver.tally.totals)
             await self._registry.change(run_id, change, "cancelled by a client", state="CANCELLED", reason="")
+            if driver is not None:
+                driver.trace("CANCELLED")
         self._wake_watchers(run_id)
         return await self._registry.get(run_id)
 
@@ -216,6 +269,8 @@ class RunSupervisor:
             record = await self._registry.get(run_id)
             if run_id in self._tasks or not record.ended:
                 raise RunActive(f"run {run_id} is {record.state}: cancel it first")
+            if run_id in self.in_use():
+                raise RunActive(f"run {run_id} is deployed: deploy another one in its place, or undeploy it first")
             await self._registry.delete([run_id])
 
     async def prune(
@@ -226,7 +281,8 @@ class RunSupervisor:
         old = await self._registry.ended_before(cutoff, MOST_NAMED if dry_run else PRUNED_AT_ONCE, states)
         if dry_run:
             return old, False
-        found = await self._registry.delete([run_id for run_id in old if run_id not in self._tasks])
+        kept = {*self._tasks, *self.in_use()}
+        found = await self._registry.delete([run_id for run_id in old if run_id not in kept])
         return found, len(old) == PRUNED_AT_ONCE
 
     async def watch(self, run_id: str, after: int) -> AsyncIterator[tuple[EventRecord, RunRecord]]:
@@ -253,15 +309,7 @@ class RunSupervisor:
     async def predict(self, run_id: str, table: str, ids: Sequence[str]) -> AsyncIterator[Page]:
         """Scores of rows that every party holds, page by page."""
         record = await self._registry.get(run_id)
-        if record.state not in ("COMPLETED", "BUDGET_EXHAUSTED"):
-            raise RunUnfinished(f"run {run_id} is {record.state}: its model is there once it is COMPLETED")
-        spec = parse_spec(record.spec_yaml)
-        predictor = await asyncio.to_thread(self._programs.predictor, spec, run_id)
-        if predictor is None:
-            raise PredictionRefused(
-                f"run {run_id} was trained by {spec.train.algorithm}, which has no joint prediction: every party "
-                "predicts with the model that it has saved"
-            )
+        spec, predictor = await trained_run(self._programs, record)
         for named in text_pages(ids):  # a session takes as many ids as fit a message
             async for page in self._predicted(spec, record, predictor, table, named):
                 yield page
@@ -297,6 +345,7 @@ class RunSupervisor:
 
     async def stop(self) -> None:
         """Leave every run where it is; it goes on when this coordinator comes back."""
+        self._stopped = True
         tasks, drivers = list(self._tasks.values()), list(self._drivers.values())
         for task in tasks:
             task.cancel()
@@ -311,20 +360,78 @@ class RunSupervisor:
     def _driver(self, record: RunRecord) -> RunDriver:
         return RunDriver(record, self._registry, self._fleet, self._programs, changed=self._wake_watchers)
 
-    def _launch(self, driver: RunDriver, session: Session | None) -> None:
-        task = asyncio.create_task(driver.run(session))
-        self._tasks[driver.run_id], self._drivers[driver.run_id] = task, driver
-        task.add_done_callback(functools.partial(self._done, driver.run_id))
+    def _active(self) -> list[str]:
+        """The owners of all runs that are driven or prepared, each as often as it has one."""
+        return [*self._owners.values(), *self._reserved]
+
+    @contextlib.contextmanager
+    def _room_for(self, owner: str) -> Iterator[None]:
+        """Keep room for a run while it is prepared; if it is refused, somebody else's turn may come."""
+        self._reserved.append(owner)
+        try:
+            yield
+        finally:
+            self._reserved.remove(owner)
+            self._take_turns()
+
+    async def _enqueue_new(self, record: RunRecord) -> RunRecord:
+        """Register a run that waits for its turn. Parties are asked then; only their names are checked now."""
+        for name in record.parties:
+            self._fleet.address(name)
+        self._queue.require_place(record.owner)
+        return await self._enqueue(await self._registry.create(replace(record, state=QUEUED)))
+
+    async def _enqueue(self, record: RunRecord) -> RunRecord:
+        place = self._queue.place(record.priority)
+        sentence = f"waits for its turn as number {place}: as many runs are active as may be"
+        await self._registry.change(record.run_id, RunStateChange(), sentence, state=QUEUED, reason="")
+        self._queue.add(Waiting(record.run_id, record.owner, record.priority))
+        self._wake_watchers(record.run_id)
+        self._take_turns()  # room may have been made meanwhile
+        return await self._registry.get(record.run_id)
+
+    def _take_turns(self) -> None:
+        """Let runs that wait begin, as long as there is room."""
+        while not self._stopped and (waiting := self._queue.pop(self._active())) is not None:
+            self._keep_task(waiting.run_id, waiting.owner, asyncio.create_task(self._take_turn(waiting.run_id)))
+
+    async def _take_turn(self, run_id: str) -> None:
+        """Drive a run whose turn has come, however long the database takes no writes."""
+        while True:
+            try:
+                record = await self._registry.get(run_id)
+                try:
+                    driver = self._driver(record)
+                except SpecInvalid as invalid:
+                    await self._fail_unreadable(record, invalid)
+                    return
+                await self._registry.change(run_id, RunStateChange(), "its turn has come", state="PENDING", reason="")
+                break
+            except StorageFailed:
+                await asyncio.sleep(WATCH_SECONDS)
+        self._drivers[run_id] = driver
+        self._wake_watchers(run_id)
+        await driver.run(None)
+
+    async def _fail_unreadable(self, record: RunRecord, invalid: SpecInvalid) -> None:
+        reason = f"this version cannot read the run's spec: {invalid}"
+        await self._registry.change(record.run_id, RunStateChange(reason=reason), reason, state="FAILED", reason=reason)
+
+    def _launch(self, driver: RunDriver, session: Session | None, owner: str) -> None:
+        self._drivers[driver.run_id] = driver
+        self._keep_task(driver.run_id, owner, asyncio.create_task(driver.run(session)))
+
+    def _keep_task(self, run_id: str, owner: str, task: asyncio.Task[None]) -> None:
+        self._tasks[run_id], self._owners[run_id] = task, owner
+        task.add_done_callback(functools.partial(self._done, run_id))
+        self.driven(run_id)
 
     def _done(self, run_id: str, _: asyncio.Task[None]) -> None:
         self._tasks.pop(run_id, None)
+        self._owners.pop(run_id, None)
         self._drivers.pop(run_id, None)
         self._wake_watchers(run_id)
-
-    def _check_room(self) -> None:
-        active = len(self._tasks) + len(self._starting) - 1  # the call that asks counts among those that start
-        if active >= self._most_runs:
-            raise TooManyRuns(f"{active} runs are active, the limit: wait, or raise `runs`")
+        self._take_turns()
 
     def _wake_watchers(self, run_id: str) -> None:
         """Wake everyone who watches a run."""

@@ -11,12 +11,14 @@ import grpc
 from parley.contracts.coordinator.v1 import coordinator_service_pb2 as parties_pb
 from parley.contracts.coordinator.v1 import coordinator_service_pb2_grpc as parties_grpc
 from parley.contracts.party.v1 import party_service_pb2 as party_pb
-from parley.contracts.run.v1 import run_pb2, run_service_pb2, run_service_pb2_grpc
+from parley.contracts.run.v1 import deployment_pb2, run_pb2, run_service_pb2, run_service_pb2_grpc
 from parley.protocols.tensor.codec import INLINE_BYTES, MessageInvalid, encode_tensor
 from parley.services.coordinator.alignment import AlignmentRunner, Order, Progress, Result, followed
 from parley.services.coordinator.async_registry import AsyncRegistry
+from parley.services.coordinator.deployments import CallerFeatures, Deployments, DeploymentStatus
 from parley.services.coordinator.fleet import Fleet, PartyLost, PartyRefused, call
 from parley.services.coordinator.forecasts import Unforetold
+from parley.services.coordinator.queue import HIGHEST_PRIORITY, LOWEST_PRIORITY
 from parley.services.coordinator.registry import Filter
 from parley.services.coordinator.registry_tables import EventRecord
 from parley.services.coordinator.reports import LedgerReports
@@ -47,9 +49,10 @@ class RunServicer(run_service_pb2_grpc.RunServiceServicer):
         fleet: Fleet,
         ledgers: LedgerReports,
         alignments: AlignmentRunner,
+        deployments: Deployments,
     ) -> None:
         self._runs, self._registry, self._fleet, self._ledgers = runs, registry, fleet, ledgers
-        self._alignments = alignments
+        self._alignments, self._deployments = alignments, deployments
 
     async def CheckSpec(
         self, request: run_service_pb2.CheckSpecRequest, context: grpc.aio.ServicerContext
@@ -72,7 +75,11 @@ class RunServicer(run_service_pb2_grpc.RunServiceServicer):
         """Register and start a run."""
         if not 1 <= len(request.request_id) <= 128:
             raise MessageInvalid("request_id: choose 1 to 128 characters, the same for every retry of this call")
-        record = await self._runs.start(request.request_id, request.spec_yaml)
+        if not LOWEST_PRIORITY <= request.priority <= HIGHEST_PRIORITY:
+            raise MessageInvalid(f"priority: choose {LOWEST_PRIORITY} to {HIGHEST_PRIORITY}")
+        caller = caller_of(context)
+        owner = f"{caller.role} {caller.name}"
+        record = await self._runs.start(request.request_id, request.spec_yaml, owner, request.priority)
         return run_service_pb2.StartRunResponse(run=run_message(record))
 
     async def GetRun(
@@ -140,11 +147,63 @@ class RunServicer(run_service_pb2_grpc.RunServiceServicer):
         self, request: run_service_pb2.PredictRequest, context: grpc.aio.ServicerContext
     ) -> AsyncIterator[run_service_pb2.PredictResponse]:
         """Scores, page by page."""
-        told = False
-        async for page in self._runs.predict(request.run_id, request.table, list(request.ids)):
+        told, run_id, table = False, request.run_id, request.table
+        if self._deployments.is_deployed(run_id):
+            if request.ids and not table:
+                caller, ids = caller_of(context).name, list(request.ids)
+                answer = await self._deployments.predict(run_id, caller, ids)
+                for message in prediction_messages(Page(ids, answer.scores, answer.classes), answer.classes):
+                    yield message
+                return
+            run_id, deployed = self._deployments.run_of(run_id)
+            table = table or deployed
+        async for page in self._runs.predict(run_id, table, list(request.ids)):
             for message in prediction_messages(page, () if told else page.classes):
                 yield message
             told = True
+
+    async def PredictRows(
+        self, request: deployment_pb2.PredictRowsRequest, context: grpc.aio.ServicerContext
+    ) -> deployment_pb2.PredictRowsResponse:
+        """Rows by a deployed model."""
+        features = [CallerFeatures(each.party, each.columns, each.values) for each in request.features]
+        answer = await self._deployments.predict(request.name, caller_of(context).name, request.ids, features)
+        blobs: deque[memoryview] = deque()
+        scores = encode_tensor(answer.scores, blobs)
+        if blobs:
+            raise MessageInvalid("ids: name fewer rows, so that their scores fit a message")
+        return deployment_pb2.PredictRowsResponse(
+            scores=scores, classes=answer.classes, run_id=answer.record.run_id, version=answer.record.version
+        )
+
+    async def Deploy(
+        self, request: deployment_pb2.DeployRequest, context: grpc.aio.ServicerContext
+    ) -> deployment_pb2.DeployResponse:
+        """Keep a run ready under a name."""
+        by = caller_of(context).name
+        status = await self._deployments.deploy(request.name, request.run_id, request.table, by)
+        return deployment_pb2.DeployResponse(deployment=deployment_message(status))
+
+    async def RollBackDeployment(
+        self, request: deployment_pb2.RollBackDeploymentRequest, context: grpc.aio.ServicerContext
+    ) -> deployment_pb2.RollBackDeploymentResponse:
+        """Go back to the version before."""
+        status = await self._deployments.roll_back(request.name)
+        return deployment_pb2.RollBackDeploymentResponse(deployment=deployment_message(status))
+
+    async def Undeploy(
+        self, request: deployment_pb2.UndeployRequest, context: grpc.aio.ServicerContext
+    ) -> deployment_pb2.UndeployResponse:
+        """Close a deployment."""
+        await self._deployments.undeploy(request.name)
+        return deployment_pb2.UndeployResponse()
+
+    async def ListDeployments(
+        self, request: deployment_pb2.ListDeploymentsRequest, context: grpc.aio.ServicerContext
+    ) -> deployment_pb2.ListDeploymentsResponse:
+        """What is deployed."""
+        found = [deployment_message(status) for status in await self._deployments.all()]
+        return deployment_pb2.ListDeploymentsResponse(deployments=found)
 
     async def ListParties(
         self, request: run_service_pb2.ListPartiesRequest, context: grpc.aio.ServicerContext
@@ -259,6 +318,24 @@ def prediction_messages(page: Page, classes: Sequence[str]) -> Iterator[run_serv
         if rest:
             empty = encode_tensor(page.scores[:0], deque())
             yield run_service_pb2.PredictResponse(scores=empty, classes=rest)
+
+
+def deployment_message(status: DeploymentStatus) -> deployment_pb2.Deployment:
+    """A deployment as clients see it."""
+    record = status.record
+    return deployment_pb2.Deployment(
+        name=record.name,
+        version=record.version,
+        run_id=record.run_id,
+        table=record.table_name,
+        state=deployment_pb2.DeploymentState.Value(f"DEPLOYMENT_STATE_{status.state}"),
+        problem=status.problem,
+        earlier_versions=status.earlier,
+        deployed_by=record.deployed_by,
+        deployed=record.deployed,
+        rows=status.rows,
+        sums=status.sums,
+    )
 
 
 def alignment_message(step: Progress | Result) -> run_service_pb2.AlignResponse:

@@ -12,6 +12,7 @@ from typing import Any
 from google.protobuf.message import Message
 
 from parley.contracts.party.v1 import party_service_pb2 as pb
+from parley.contracts.serving.v1.serving_pb2 import GivenFeatures, ServedRows
 from parley.coordinator.programs import RecoverableProgram, WireForm
 from parley.numerics.arrays import Vector
 from parley.privacy.aggregation import SumOpening, SurvivorsSum
@@ -22,7 +23,7 @@ from parley.protocols.tensor.codec import Blobs
 from parley.services.coordinator.fleet import PREPARE_SECONDS, Fleet, PartyLost, PartyRefused, call
 from parley.services.coordinator.receipts import Receipts
 from parley.services.coordinator.recovery import RecoverableRounds, members_of, merge_settled
-from parley.services.coordinator.streams import REFUSAL_SECONDS, PartyStream, Read, RoundTrip, Traffic
+from parley.services.coordinator.streams import REFUSAL_SECONDS, Declined, PartyStream, Read, RoundTrip, Traffic
 from parley.services.wire import metrics
 from parley.services.wire.envelopes import packed
 from parley.services.wire.framing import framed
@@ -64,7 +65,9 @@ class Session:
         """The parties."""
         return [entry.name for entry in self.spec.parties]
 
-    async def open(self, purpose: int = pb.PURPOSE_TRAIN, table: str = "", ids: Sequence[str] = ()) -> None:
+    async def open(
+        self, purpose: int = pb.PURPOSE_TRAIN, table: str = "", ids: Sequence[str] = (), deployment: str = ""
+    ) -> None:
         """Open a session at every party and check that their rows are the same."""
         request = pb.OpenSessionRequest(
             run_id=self.run_id,
@@ -74,6 +77,7 @@ class Session:
             purpose=purpose,  # type: ignore[arg-type]
             table=table,
             ids=ids,
+            deployment=deployment,
         )
         for name in self.names:
             self.fleet.address(name)
@@ -174,11 +178,13 @@ class Session:
         """One round: the instruction to its participants, and the sum of what they contribute."""
         form = self._form
         assert form is not None and self._opening is not None  # noqa: S101, PT018 (begin has set them)
-        started = time.perf_counter()
-        if self._recovery is not None:
-            outcome: Vector | SurvivorsSum | None = await self._recovery.exchange(release.content)
-        else:
-            outcome = await self._exchange(form, self._opening, release)
+        started, before = time.perf_counter(), self.traffic.sent_bytes + self.traffic.received_bytes
+        with self.fleet.traces.round(self.run_id, self.session_id, self.traffic.rounds + 1) as figures:
+            if self._recovery is not None:
+                outcome: Vector | SurvivorsSum | None = await self._recovery.exchange(release.content)
+            else:
+                outcome = await self._exchange(form, self._opening, release)
+            figures["parley.bytes"] = self.traffic.sent_bytes + self.traffic.received_bytes - before
         metrics.note_round(self.protocol.name, time.perf_counter() - started)
         return outcome
 
@@ -202,6 +208,39 @@ class Session:
                 raise self._late(index)
         addends = [answers[index] for index in chosen if answers[index] is not None]
         return opening.open(addends, chosen) if addends else None
+
+    async def serve(
+        self, release: Release[Any], served: ServedRows, features: Mapping[int, GivenFeatures]
+    ) -> Vector | Mapping[str, Declined]:
+        """One round over rows that it names: their sums, or who declined and why. A refusal ends the session."""
+        form, opening = self._form, self._opening
+        assert form is not None and opening is not None  # noqa: S101, PT018 (begin has set them)
+        started = time.perf_counter()
+        instruction, blobs = form.encode(self.next_number(), release)
+
+        def read(_: int, message: Any, blobs: Blobs) -> Addend | None:
+            return form.decode(message, blobs, release)
+
+        everyone = range(len(self.names))
+        trip = RoundTrip(self.traffic.rounds, everyone, read, patient=True, may_decline=True)
+        (envelope,) = framed(pb.ExchangeRequest, blobs, **{self.protocol.body: packed(self.protocol, instruction)})
+        envelope.served.CopyFrom(served)
+        common = envelope.SerializeToString()
+        for index in everyone:
+            message = common
+            if index in features:  # of this party alone
+                envelope.features.CopyFrom(features[index])
+                message = envelope.SerializeToString()
+                envelope.ClearField("features")
+            self._streams[index].ask(trip, [message])
+        answers = await trip.answers(self.spec.round_seconds)
+        _raise_failure(answers.values())
+        for index in everyone:
+            if index not in answers:
+                raise self._late(index)
+        metrics.note_round(self.protocol.name, time.perf_counter() - started)
+        declined = {self.names[index]: answers[index] for index in everyone if isinstance(answers[index], Declined)}
+        return declined or opening.open([answers[index] for index in everyone], everyone)
 
     def next_number(self) -> int:
         """A number for the next round trip."""

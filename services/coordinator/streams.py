@@ -19,6 +19,16 @@ EXCHANGE = "/parley.party.v1.PartyService/Exchange"
 REFUSAL_SECONDS = 0.5
 """How long the other parties may still answer once one is lost."""
 
+
+@dataclass(frozen=True)
+class Declined:
+    """Why a party takes no part in a round of a session that serves, and of which rows."""
+
+    reason: str
+    message: str
+    rows: Sequence[int]
+
+
 Read = Callable[[int, Any, Blobs], Any]
 """Decodes a party's answer: its index, the message, and the large tensors that followed it."""
 NoteReceipt = Callable[[int, Any], None]
@@ -38,10 +48,20 @@ class RoundTrip:
     """A question to some parties: what each answers, or how it failed."""
 
     def __init__(
-        self, number: int, parties: Iterable[int], read: Read, *, patient: bool, receipts: NoteReceipt = lambda *_: None
+        self,
+        number: int,
+        parties: Iterable[int],
+        read: Read,
+        *,
+        patient: bool,
+        receipts: NoteReceipt = lambda *_: None,
+        may_decline: bool = False,
     ) -> None:
-        """`patient`: wait for every party, although one has failed. `receipts` is told what comes with answers."""
-        self.number, self.read, self.receipts = number, read, receipts
+        """`patient`: wait for every party, although one has failed. `receipts` is told what comes with answers.
+
+        `may_decline`: a party may take no part, and the session goes on.
+        """
+        self.number, self.read, self.receipts, self.may_decline = number, read, receipts, may_decline
         self._answers: dict[int, Any] = {}
         self._missing = set(parties)
         self._patient = patient
@@ -144,6 +164,8 @@ class PartyStream:
             if message is None or message.round != trip.number:
                 raise MessageInvalid("the answer belongs to another round")
             blobs = await receive(answer, self._read)
+            if trip.may_decline and answer.HasField("declined"):
+                return Declined(answer.declined.reason, answer.declined.message, list(answer.declined.rows))
             if answer.HasField("receipt"):
                 trip.receipts(self._index, answer.receipt)
             return trip.read(self._index, message, blobs)

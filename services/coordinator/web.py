@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import importlib.util
 import json
 import logging
 import socket
@@ -13,14 +14,18 @@ import uvicorn
 
 from parley.contracts.party.v1 import party_service_pb2 as party_pb
 from parley.contracts.run.v1.run_service_pb2 import PartyCoefficients
-from parley.dashboard.access import Access, read_or_create_token
+from parley.dashboard.access import Access, read_or_create_token, visitor
 from parley.dashboard.app import make_app
+from parley.dashboard.providers import Provider, ProviderTerms
+from parley.dashboard.tokens import TokenFile
 from parley.dashboard.views import (
     AuditView,
     CheckView,
     CoefficientsView,
+    DeploymentView,
     EntryView,
     EventView,
+    FeaturesView,
     ForecastView,
     LedgerView,
     PartyView,
@@ -29,16 +34,19 @@ from parley.dashboard.views import (
     Refused,
     ReleaseView,
     RunView,
+    ServedView,
     TableView,
 )
 from parley.privacy.accounting import Composed, PureAccountant, from_json
 from parley.privacy.ledger import Ledger, RunNotOpen
 from parley.services.coordinator.async_registry import AsyncRegistry
-from parley.services.coordinator.config import CoordinatorConfig, WebConfig
+from parley.services.coordinator.config import CoordinatorConfig, ProviderConfig, WebConfig
 from parley.services.coordinator.database_threads import DatabaseThreads
+from parley.services.coordinator.deployments import CallerFeatures, Deployments
 from parley.services.coordinator.fleet import Fleet, PartyLost, PartyRefused, call
 from parley.services.coordinator.forecasts import Unforetold
 from parley.services.coordinator.permissions import permitted
+from parley.services.coordinator.queue import HIGHEST_PRIORITY, LOWEST_PRIORITY
 from parley.services.coordinator.refusals import CATALOGUE
 from parley.services.coordinator.registry import Filter
 from parley.services.coordinator.registry_tables import EventRecord, RunRecord
@@ -49,7 +57,7 @@ from parley.services.coordinator.web_audit import AuditedPage
 from parley.services.coordinator.web_server import PageServer
 from parley.services.wire import metrics
 from parley.services.wire.audit import AuditTrail
-from parley.services.wire.coefficient_codec import figures_of, inference_of
+from parley.services.wire.coefficient_figures import figures_of, inference_of
 from parley.services.wire.configuration import ConfigInvalid
 from parley.services.wire.refusals import find
 from parley.services.wire.transport import PortTaken
@@ -88,9 +96,10 @@ class WebRuns:
         ledger: Ledger,
         threads: DatabaseThreads,
         trail: AuditTrail,
+        deployments: Deployments,
     ) -> None:
         self._runs, self._registry, self._fleet, self._ledger = runs, registry, fleet, ledger
-        self._threads, self._trail = threads, trail
+        self._threads, self._trail, self._deployments = threads, trail, deployments
         self._states: dict[str, int] = {}
         metrics.REGISTRY.register(metrics.RunStates(lambda: self._states))
         self._health: tuple[float, Sequence[PartyView]] = (0.0, ())
@@ -129,12 +138,15 @@ class WebRuns:
         except Unforetold:
             return CheckView(())
 
-    async def start(self, request_id: str, spec_yaml: str) -> RunView:
+    async def start(self, request_id: str, spec_yaml: str, priority: int = 0) -> RunView:
         """Start a run."""
         if not 1 <= len(request_id) <= 128:
             raise Refused(400, "MESSAGE_INVALID", "request_id: choose 1 to 128 characters, the same for every retry")
+        if not LOWEST_PRIORITY <= priority <= HIGHEST_PRIORITY:
+            raise Refused(400, "MESSAGE_INVALID", f"priority: choose {LOWEST_PRIORITY} to {HIGHEST_PRIORITY}")
+        owner = f"{visitor.get().role} {visitor.get().name}"
         with refusals_as_http():
-            return _run(await self._runs.start(request_id, spec_yaml))
+            return _run(await self._runs.start(request_id, spec_yaml, owner, priority))
 
     async def cancel(self, run_id: str) -> RunView:
         """Stop a run."""
@@ -174,6 +186,34 @@ class WebRuns:
                         f"with `parley predict {run_id} --out predictions.csv`",
                     )
         return PredictionView(names, scores, classes)
+
+    async def deployments(self) -> Sequence[DeploymentView]:
+        """What is deployed."""
+        with refusals_as_http():
+            return [
+                DeploymentView(
+                    name=each.record.name,
+                    version=each.record.version,
+                    run_id=each.record.run_id,
+                    table=each.record.table_name,
+                    state=each.state,
+                    problem=each.problem,
+                    earlier_versions=each.earlier,
+                    deployed_by=each.record.deployed_by,
+                    deployed=each.record.deployed,
+                    rows=each.rows,
+                    sums=each.sums,
+                )
+                for each in await self._deployments.all()
+            ]
+
+    async def predict_rows(self, name: str, ids: Sequence[str], features: Sequence[FeaturesView]) -> ServedView:
+        """Rows by a deployed model."""
+        with refusals_as_http():
+            brought = [CallerFeatures(each.party, each.columns, each.values) for each in features]
+            answer = await self._deployments.predict(name, visitor.get().caller, ids, brought)
+        record = answer.record
+        return ServedView(ids, answer.scores.tolist(), answer.classes, record.run_id, record.version)
 
     async def parties(self) -> Sequence[PartyView]:
         """The state of every party."""
@@ -298,11 +338,18 @@ async def web_page(config: CoordinatorConfig, runs: WebRuns, trail: AuditTrail) 
     if config.web is None:
         yield
         return
-    permissions = config.web.permissions
     token_file = config.web.token_file or config.state / "web.token"
-    access = Access(read_or_create_token(token_file), secure=not config.web.insecure_http)
+    tokens = TokenFile(config.state)
+    tokens.all()  # so that a damaged file is an error here
+    access = Access(
+        read_or_create_token(token_file),
+        secure=not config.web.insecure_http,
+        permissions=config.web.permissions,
+        tokens=tokens,
+        provider=None if config.web.provider is None else _provider(config.web.provider),
+    )
     settings = uvicorn.Config(
-        AuditedPage(lambda note: make_app(permitted(runs, permissions, note), access), trail),
+        AuditedPage(lambda note: make_app(permitted(runs, note), access), trail),
         log_config=None,
         access_log=False,
         server_header=False,
@@ -328,6 +375,24 @@ async def web_page(config: CoordinatorConfig, runs: WebRuns, trail: AuditTrail) 
         server.should_exit = True
         await serving
         (config.state / "web.address").unlink(missing_ok=True)
+
+
+def _provider(config: ProviderConfig) -> Provider:
+    if importlib.util.find_spec("authlib") is None or importlib.util.find_spec("requests") is None:
+        raise ConfigInvalid("web.provider needs two further packages: pip install 'parley-fl[oidc]'")
+    secret = None if config.client_secret_file is None else config.client_secret_file.read_text().strip()
+    return Provider(
+        ProviderTerms(
+            issuer=config.issuer,
+            client_id=config.client_id,
+            client_secret=secret,
+            user_claim=config.user_claim,
+            group_claim=config.group_claim,
+            users=config.users,
+            groups=config.groups,
+            url=config.url,
+        )
+    )
 
 
 def _listen(web: WebConfig) -> socket.socket:
@@ -375,6 +440,8 @@ def _run(record: RunRecord) -> RunView:
         attempt=record.attempt,
         spec_yaml=record.spec_yaml,
         tags=record.tags,
+        queue_position=record.position,
+        started_by=record.owner,
     )
 
 

@@ -4,11 +4,10 @@ from collections.abc import Callable
 from contextvars import ContextVar
 from typing import Any
 
+from parley.dashboard.access import NOBODY, visitor
 from parley.services.coordinator.permissions import Note
 from parley.services.wire.audit import AuditTrail
 
-ROLE, NAME = "web", "page"
-"""Whoever has the page's token: it names nobody."""
 REFUSED = (401, 403)
 _address: ContextVar[str] = ContextVar("address", default="")
 
@@ -25,6 +24,7 @@ class AuditedPage:
         """Serve one request; one that is refused before it reaches the page is taken down too."""
         host, port = scope.get("client") or ("", 0)
         _address.set(f"{host}:{port}")
+        visitor.set(NOBODY)
 
         async def watched(message: Any) -> None:
             if message["type"] == "http.response.start" and message["status"] in REFUSED:
@@ -34,4 +34,5 @@ class AuditedPage:
         await self._app(scope, receive, watched)
 
     def _note(self, action: str, subject: str, outcome: str) -> None:
-        self._trail.note(ROLE, NAME, _address.get(), action, subject, outcome)
+        asking = visitor.get()
+        self._trail.note(asking.role, asking.name, _address.get(), action, subject, outcome)

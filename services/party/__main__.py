@@ -29,6 +29,7 @@ from parley.services.wire.relay_line import RelayLine
 from parley.services.wire.revocation import Standing
 from parley.services.wire.routes import SERVICE_SOCKET, SOCKETS, Routes
 from parley.services.wire.state_directory import prepare_state
+from parley.services.wire.traces import open_traces
 from parley.services.wire.transport import CONTROL_SECONDS, add_health_and_reflection, listen, make_server, open_channel
 from parley.services.wire.tunnels import socket_address
 from parley.services.wire.version import VERSION
@@ -68,7 +69,8 @@ async def main(given: argparse.Namespace) -> None:
     line = RelayLine(config.relays[0], config.identity, sockets) if config.connect is not None else None
     lines = {} if line is None else {(line.place.role, line.place.name): line}
     routes = Routes(config.identity, sockets, known=config.relays, lines=lines)
-    servicer = PartyServicer(config, routes)
+    traces = open_traces(config.traces, "party", config.name)
+    servicer = PartyServicer(config, routes, traces)
     party_service_pb2_grpc.add_PartyServiceServicer_to_server(servicer, server)
     peer_service_pb2_grpc.add_PeerServiceServicer_to_server(
         PeerServicer(servicer.peers_of, config.policy.peers), server
@@ -94,6 +96,7 @@ async def main(given: argparse.Namespace) -> None:
         with contextlib.suppress(asyncio.CancelledError):
             await greeting
         await routes.close()
+        await asyncio.to_thread(traces.close)
 
 
 async def _stay_registered(line: RelayLine, config: PartyConfig) -> None:

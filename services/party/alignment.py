@@ -91,7 +91,7 @@ class AlignmentServicer(pb_grpc.AlignmentServiceServicer):
     """What a coordinator may ask of this party to align rows."""
 
     def __init__(self, config: PartyConfig) -> None:
-        self._config, self._tables = config, TableStore(config.tables)
+        self._config, self._tables = config, TableStore(config.tables, config.workspace)
         self._alignments = AlignmentStore(config.state)
         self._attempts = AttemptLog(self._alignments.directory)
         self._serving = 0

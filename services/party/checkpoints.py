@@ -27,12 +27,20 @@ SPEC = "spec.sha256"
 """File with the digest of the spec that a run has begun with here."""
 
 
+SPEC_TEXT = "spec.yaml"
+"""File with that spec itself."""
+
+
 ALGORITHM = "algorithm.txt"
 """File that names the algorithm of a run."""
 
 
 DIGESTS = "digests.json"
 """File with digests of what the run has read here."""
+
+
+SERVED = "served.txt"
+"""File with digests of tables whose rows a deployment of the run may have been asked about."""
 
 
 class StorageFailed(RuntimeError):
@@ -64,6 +72,17 @@ class Store:
         path = self._made(run_id) / SPEC
         if not path.exists():
             _replace(path, digest.encode())
+
+    def save_spec_yaml(self, run_id: str, text: str) -> None:
+        """Keep the spec that a run begins with, for the party's owner; what is there already stays."""
+        path = self._made(run_id) / SPEC_TEXT
+        if not path.exists():
+            _replace(path, text.encode())
+
+    def spec_yaml(self, run_id: str) -> str | None:
+        """The spec that a run has begun with here; None if it was not kept."""
+        path = self._run(run_id) / SPEC_TEXT
+        return path.read_text("utf-8") if path.exists() else None
 
     def save_algorithm(self, run_id: str, name: str) -> None:
         """Note which algorithm trains a run here, so that no other one is imported to read its model."""
@@ -137,6 +156,17 @@ class Store:
         """Digests of what the run has read; None if it never began here."""
         path = self._run(run_id) / DIGESTS
         return path.read_bytes() if path.exists() else None
+
+    def is_served(self, run_id: str, digest: str) -> bool:
+        """Whether the sums of a table's rows by a run's model are counted."""
+        path = self._run(run_id) / SERVED
+        return path.exists() and digest in path.read_text().split()
+
+    def save_served(self, run_id: str, digest: str) -> None:
+        """Note that the sums of a table's rows by a run's model are counted."""
+        path = self._made(run_id) / SERVED
+        known = path.read_text().split() if path.exists() else []
+        _replace(path, "\n".join([*known, digest]).encode())
 
     def restart(self, run_id: str) -> None:
         """Forget what a run has learnt here, so that it begins anew; whose run it is stays known."""

@@ -10,10 +10,12 @@ from parley.privacy.dataset_ledger import DatasetTerms
 from parley.services.wire.configuration import FilePath
 from parley.services.wire.relay_line import RelayPlace
 from parley.services.wire.table_sources import TableSource
+from parley.services.wire.traces import TraceConfig
 from parley.spec.algorithms import installed_names
 from parley.spec.nearest import did_you_mean
 from parley.spec.section import Section
 from parley.tables.preprocessing import Declared
+from parley.tables.row_files import Workspace
 
 
 class CategoricalConfig(Section):
@@ -112,10 +114,23 @@ class RingPolicy(Section):
 
 
 class PredictionPolicy(Section):
-    """How often this party answers about rows that somebody else names."""
+    """Which rows this party answers about when somebody else names them, how often, and for whom."""
 
     rows_per_day: int = Field(default=100_000, ge=0)
     """Most rows that one coordinator may ask for by id within 24 hours; whole tables are not counted."""
+    rows_per_minute: int | None = Field(default=None, ge=1)
+    """Most rows that one deployment answers about within a minute; any number if left out."""
+    deployments: bool = True
+    """Whether models may be deployed, so that a session stays open for them."""
+    tables: tuple[str, ...] | None = None
+    """Tables whose rows a deployed model may be asked about; all that are open to runs if left out."""
+    rows: FilePath | None = None
+    """File with the ids that a deployed model may be asked about, one on each line; all of the table if left out."""
+    callers: tuple[str, ...] | None = None
+    """For whom the coordinator may ask, by the names that it gives to its clients; for anybody if left out."""
+    given: tuple[str, ...] = ()
+    """Parties (perhaps this one) whose features a caller may bring along. A sum with such a block tells the caller the
+    sum over the others, and the block's owner lets its model be asked at any point."""
 
 
 class FeaturePolicy(Section):
@@ -149,7 +164,7 @@ class Policy(Section):
     """Ways of summing that hide this party's values; `plain` hides nothing."""
     aggregation: RingPolicy = RingPolicy()
     """The ring of secure sums."""
-    minimum_parties: int = Field(default=3, ge=1, le=64)
+    minimum_parties: int = Field(default=3, ge=1, le=1024)
     """Fewest parties in a sum that this party adds to; of two, each knows the other's value from the sum."""
     minimum_rows: int = Field(default=30, ge=1)
     """Fewest rows of this party that a run trains on."""
@@ -177,7 +192,7 @@ class Policy(Section):
     """What becomes of a run without noise of this party's own over rows that runs with a finite ε have used, or of one
     with noise over rows that have left without: together their ε is infinite."""
     model_imports: tuple[Annotated[str, Field(pattern=r"^[\w.]+:\w+$")], ...] = ()
-    """`package.module:function` names that may be imported as models."""
+    """`package.module:function` names that may be imported as models, or as a party's side of a problem."""
     changed_data: Literal["refuse", "restart"] = "refuse"
     """When a run is resumed on a table whose values have changed: refuse it, or let it begin anew."""
     coefficients: Sharing = "party"
@@ -258,10 +273,15 @@ class PartyConfig(Section):
     """Tables by name."""
     policy: Policy
     """What this party accepts."""
+    traces: TraceConfig | None = None
+    """Where OpenTelemetry traces of this party's part go; nowhere if left out."""
     metrics_listen: str | None = None
     """host:port for Prometheus; plain HTTP on loopback, elsewhere TLS with a client certificate; none if left out."""
     threads: int = Field(default=1, ge=1, le=256)
     """Threads of torch."""
+    memory: Annotated[str, Field(pattern=r"^[1-9][0-9]*(MB|GB)$")] | None = None
+    """Such as `2GB`: tables of CSV and Parquet are sorted into files in `state` and mapped from there, within this much
+    memory, and keep float32; without it they are held in memory as float64."""
 
     @model_validator(mode="before")
     @classmethod
@@ -312,6 +332,13 @@ class PartyConfig(Section):
                     hint = did_you_mean(name, self.tables) or f": there are {', '.join(self.tables)}"
                     raise ValueError(f"`policy.{field}` names {name!r}, which this party does not have{hint}")
         return self
+
+    @property
+    def workspace(self) -> Workspace | None:
+        """Where and how rows are kept outside memory; None if they are held in it."""
+        if self.memory is None:
+            return None
+        return Workspace(self.state, int(self.memory[:-2]) * {"MB": 10**6, "GB": 10**9}[self.memory[-2:]])
 
     @property
     def database_url(self) -> str:

@@ -4,7 +4,7 @@ from parley.party.roles import Coverage, Opened
 from parley.services.party.exposure import Asked
 from parley.services.party.exposure_tables import Exposure
 from parley.spec.digests import spec_digest
-from parley.tables.loading import id_digest
+from parley.tables.loading import row_digest
 
 
 def asked_of(opened: Opened, covered: Coverage, table_digest: str, outputs: int = 1) -> Asked:
@@ -16,7 +16,7 @@ def asked_of(opened: Opened, covered: Coverage, table_digest: str, outputs: int 
         layout=spec.train.layout,
         table=spec.table_of(opened.index),
         table_digest=table_digest,
-        rows_digest=id_digest(table.ids),
+        rows_digest=row_digest(table),
         view=spec.parties[opened.index].view or "",
         columns=tuple(sorted(table.columns)),
         partners=tuple(sorted(opened.names)),

@@ -12,6 +12,7 @@ import sqlalchemy as sa
 from numpy.typing import NDArray
 
 from parley.storage.migrations import History
+from parley.tables.rows import pieces
 
 RowHashes = NDArray[np.uint64]
 metadata = sa.MetaData()
@@ -139,5 +140,9 @@ def from_record(record: sa.Row[Any]) -> Exposure:
 
 def row_hashes(ids: NDArray[np.str_]) -> RowHashes:
     """Eight bytes for each id, sorted: enough to see whether two sets of rows have one in common."""
-    digests = b"".join(hashlib.blake2b(str(each).encode(), digest_size=8).digest() for each in ids.tolist())
-    return np.sort(np.frombuffer(digests, "<u8"))
+    hashes = np.empty(len(ids), "<u8")
+    for rows in pieces(len(ids)):
+        digests = (hashlib.blake2b(each.encode(), digest_size=8).digest() for each in ids[rows].tolist())
+        hashes[rows] = np.frombuffer(b"".join(digests), "<u8")
+    hashes.sort()
+    return hashes

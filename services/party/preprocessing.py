@@ -4,14 +4,17 @@ The figures are fitted when a run first opens here, kept beside its checkpoints,
 a resumed run and a prediction treat rows as the training did, whatever the table holds by then.
 """
 
+from collections.abc import Mapping, Sequence
+
 import numpy as np
 from numpy.typing import NDArray
 
+from parley.privacy.coefficients import Coefficient
 from parley.services.party.algorithms import party_side
 from parley.services.party.tables import TableStore
 from parley.spec.run import RunSpec
 from parley.tables.loading import Table
-from parley.tables.preprocessing import Declared, Fitted, PreprocessingInvalid, apply, fit, of_table
+from parley.tables.preprocessing import Binned, Declared, Fitted, PreprocessingInvalid, apply, binned, fit, of_table
 
 
 def table_of_run(
@@ -44,6 +47,25 @@ def table_of_run(
     _check(spec, declared, name)
     raw = tables.load(name, columns, dense=dense)
     return apply(fit(declared, raw, training_rows(spec, index, len(raw))), raw)
+
+
+def binned_table(tables: TableStore, spec: RunSpec, index: int, table: Table, found: Sequence[Coefficient]) -> Table:
+    """The table with each value replaced by the weight of evidence of its bin, as an earlier run has found it here."""
+    name = spec.table_of(index)
+    _refuse_learnt_figures(spec, name, "`binned_by`")
+    figures: dict[str, dict[str, float]] = {}
+    for one in found:
+        figures.setdefault(one.column, {})[one.figure] = one.value
+    return tables.load_fitted(name, binned(table, {c: b for c, f in figures.items() if (b := _bins(c, f))}))
+
+
+def _bins(column: str, figures: Mapping[str, float]) -> Binned | None:
+    """Edges and weights of evidence among a column's figures."""
+    count = sum(name.startswith("bin ") and name.endswith(" woe") for name in figures)
+    if not count:
+        return None
+    edges = tuple(figures[f"bin {number} up to"] for number in range(1, count))
+    return Binned(column, edges, tuple(figures[f"bin {number} woe"] for number in range(1, count + 1)))
 
 
 def to_keep(table: Table) -> Fitted | None:

@@ -24,6 +24,7 @@ from parley.services.party.checkpoints import ModelMissing, StorageFailed
 from parley.services.party.exposure import ExposureRefused
 from parley.services.party.policy import PolicyRefused
 from parley.services.party.read_digests import DataChanged
+from parley.services.party.serving import DeploymentWithdrawn
 from parley.services.party.sessions import (
     PredictionRefused,
     RoundMismatch,
@@ -55,6 +56,7 @@ CATALOGUE: Catalogue = {
     SumOutOfRange: Refusal("OUT_OF_RANGE", "RANGE_EXCEEDED"),
     ApprovalMissing: Refusal("PERMISSION_DENIED", "APPROVAL_MISSING"),
     SpecDiffers: Refusal("PERMISSION_DENIED", "SPEC_DIFFERS"),
+    DeploymentWithdrawn: Refusal("PERMISSION_DENIED", "WITHDRAWN"),
     TooManyRowsAsked: Refusal("RESOURCE_EXHAUSTED", "TOO_MANY_ROWS_ASKED"),
     TooFewParties: Refusal("PERMISSION_DENIED", "POLICY_REFUSED"),
     TableUnknown: Refusal("NOT_FOUND", "TABLE_UNKNOWN"),

@@ -17,7 +17,9 @@ from parley.contracts.party.v1 import party_service_pb2 as pb
 from parley.contracts.party.v1 import party_service_pb2_grpc as pb_grpc
 from parley.contracts.peer.v1 import peer_service_pb2 as peer_pb
 from parley.contracts.peer.v1 import peer_service_pb2_grpc as peer_grpc
-from parley.party.roles import LocalPrivacy, Opened, PartyAlgorithm, SavedModel
+from parley.contracts.serving.v1 import serving_pb2
+from parley.party.roles import CheckpointMissing, LocalPrivacy, Opened, PartyAlgorithm, SavedModel
+from parley.privacy.coefficients import Coefficient
 from parley.privacy.ledger import Ledger, open_ledger
 from parley.privacy.noise import KeyedNoise, read_or_create_key
 from parley.privacy.receipts import LedgerHead
@@ -27,12 +29,12 @@ from parley.protocols.tensor.codec import MessageInvalid
 from parley.services.party.algorithms import limit_threads, party_side
 from parley.services.party.alignment import aligned_tables
 from parley.services.party.approvals import Approvals
-from parley.services.party.asked_rows import AskedRows
-from parley.services.party.checkpoints import Store
+from parley.services.party.asked_rows import Allowance, AskedRows
+from parley.services.party.checkpoints import ModelMissing, Store
 from parley.services.party.config import PartyConfig
 from parley.services.party.coordinator_line import QuestionLine
 from parley.services.party.exposed_runs import asked_of
-from parley.services.party.exposure import Asked, Register, open_register
+from parley.services.party.exposure import Asked, Register, SumCounter, open_register
 from parley.services.party.offers import Offers
 from parley.services.party.peers import PeerLinks
 from parley.services.party.policy import (
@@ -43,10 +45,11 @@ from parley.services.party.policy import (
     covered_by_noise,
     floors_of,
 )
-from parley.services.party.preprocessing import table_of_run, to_keep
+from parley.services.party.preprocessing import binned_table, table_of_run, to_keep
 from parley.services.party.read_digests import DataChanged, DigestingTables, changed
 from parley.services.party.results import coefficients_of
 from parley.services.party.row_noise import RowProtection, note_exact_runs
+from parley.services.party.serving import DeploymentWithdrawn, RowsDeclined, Serving, Withdrawals
 from parley.services.party.sessions import PredictionRefused, Session, SessionUnknown, SpecDiffers
 from parley.services.party.signed_keys import decode_vouched, encode_key, require_standing
 from parley.services.party.tables import TableOffer, TableStore, TooManySessions, VersionMismatch, chosen_rows
@@ -59,11 +62,13 @@ from parley.services.wire.envelopes import packed, unpacked
 from parley.services.wire.framing import framed, reader, receive
 from parley.services.wire.receipt_codec import decode_receipt, encode_receipt
 from parley.services.wire.routes import Routes
+from parley.services.wire.traces import Traces
 from parley.services.wire.version import VERSION
 from parley.spec.digests import spec_digest
 from parley.spec.parsing import parse_spec
 from parley.spec.run import RunSpec
 from parley.tables.alignments import AlignmentStore
+from parley.tables.errors import TableTooLarge
 from parley.tables.loading import Table
 from parley.tables.preprocessing import Fitted
 
@@ -79,13 +84,14 @@ MOST_OUTPUTS = 1 << 14
 class PartyServicer(pb_grpc.PartyServiceServicer):
     """What a coordinator may ask of this party."""
 
-    def __init__(self, config: PartyConfig, routes: Routes) -> None:
-        self._config, self._routes = config, routes
-        self._tables = TableStore(config.tables)
+    def __init__(self, config: PartyConfig, routes: Routes, traces: Traces | None = None) -> None:
+        self._config, self._routes, self._traces = config, routes, traces or Traces()
+        self._tables = TableStore(config.tables, config.workspace)
         self._offers = Offers(self._tables)
         self._store = Store(config.state)
         self._approvals = Approvals(config.state)
         self._asked = AskedRows(config.state, config.policy.predictions.rows_per_day)
+        self._withdrawals = Withdrawals(config.state)
         self._sessions: dict[str, Session] = {}
         # One thread computes: the event loop stays free for health checks, and rounds of a session stay in order.
         self._worker = ThreadPoolExecutor(max_workers=1, thread_name_prefix="compute")
@@ -139,6 +145,8 @@ class PartyServicer(pb_grpc.PartyServiceServicer):
             raise MessageInvalid("session_id is in use: choose a new one for every session")
         if not session.predicts:
             await self._drop(lambda other: (other.run_id, other.predicts) == (session.run_id, False))
+        if session.serving is not None:  # those that a coordinator has left behind when it went down
+            await self._drop(lambda other: _is_left_behind(other, session))
         if len(self._sessions) >= self._config.policy.sessions:
             await self._drop(lambda other: other.is_abandoned)  # their coordinator has gone without closing them
         if len(self._sessions) >= self._config.policy.sessions:
@@ -190,6 +198,7 @@ class PartyServicer(pb_grpc.PartyServiceServicer):
         )
         if not session.predicts:
             await self._compute(self._store.save_spec, session.run_id, session.agreement.spec_digest.hex())
+            await self._compute(self._store.save_spec_yaml, session.run_id, session.spec_yaml)
             await self._compute(self._store.save_algorithm, session.run_id, session.opened.spec.train.algorithm)
         return pb.BeginSessionResponse()
 
@@ -216,11 +225,17 @@ class PartyServicer(pb_grpc.PartyServiceServicer):
             started = time.perf_counter()
             await session.take_receipts([decode_receipt(receipt) for receipt in request.receipts])
             ledger = LedgerHead(request.ledger_entries, request.ledger_head)
-            answer, parts = await session.handle(instruction, blobs, ledger)
+            rows = (request.served, request.features) if session.serving is not None else None
+            number = int(getattr(instruction, "round", 0))
+            with self._traces.part(session.run_id, session.session_id, number) as figures:
+                answer, parts = await session.handle(instruction, blobs, ledger, rows)
+                figures["parley.party"] = self._config.name
             metrics.note_round(protocol.name, time.perf_counter() - started)
             messages = framed(pb.ExchangeResponse, parts, **{protocol.body: packed(protocol, answer)})
             if session.last_receipt is not None:
                 messages[0].receipt.CopyFrom(encode_receipt(session.last_receipt))
+            if session.declined is not None:
+                messages[0].declined.CopyFrom(_declined(session.declined))
             for message in messages:
                 yield message
             await session.prefetch()
@@ -294,6 +309,15 @@ class PartyServicer(pb_grpc.PartyServiceServicer):
             }
             note_exact_runs(self._ledger, name, exact, policy.features.terms)
         session.counter = self._register.counter(session.run_id, policy)
+        if session.serving is not None:
+            self._count_served(session, session.counter)
+
+    def _count_served(self, session: Session, counter: SumCounter) -> None:
+        """Count one sum of every row, once for a model and a table: asked again, a row's sum is the same sum."""
+        digest = session.reads.digests[f"table {session.opened.table.name}"]
+        if not self._store.is_served(session.run_id, digest):
+            counter.count()
+            self._store.save_served(session.run_id, digest)
 
     @functools.cached_property
     def _register(self) -> Register:
@@ -314,23 +338,33 @@ class PartyServicer(pb_grpc.PartyServiceServicer):
         algorithm = party_side(spec.train.algorithm)  # imported only now that the policy accepts it
         limit_threads(self._config.threads)
         name, trained = spec.table_of(index), None
-        if request.purpose == pb.PURPOSE_PREDICT:
+        serves = request.purpose == pb.PURPOSE_SERVE
+        if request.purpose in (pb.PURPOSE_PREDICT, pb.PURPOSE_SERVE):
             name = request.table or name
             trained = self._trained(request.run_id, algorithm, name)
+            self._check_deployment(request, spec, name)
         elif request.purpose != pb.PURPOSE_TRAIN:
             raise MessageInvalid("the purpose of a session is to train or to predict")
         elif request.ids or request.table:
             raise MessageInvalid("a session that trains reads the rows that its spec names: it takes no ids, no table")
         self._refuse_another_spec(request.run_id, digest, must_be_known=trained is not None)
-        if request.ids:
+        if request.ids and not serves:
             self._asked.count(self._config.name, coordinator, request.run_id, name, len(request.ids))
         tables = self._tables
         if name == spec.table_of(index):
             tables = aligned_tables(tables, AlignmentStore(self._config.state), spec, name, coordinator)
         policy, told = self._config.policy, tuple(names)
         rows = RowProtection(spec.privacy.features, request.run_id, told, self._local_privacy, policy.features.terms)
-        table = self._table(request.run_id, tables, spec, index, None if trained is None else name)
-        table = rows.protect(chosen_rows(table, list(request.ids)))
+        table = self._table(request.run_id, tables, spec, index, None if trained is None else name, coordinator)
+        table = chosen_rows(table, list(request.ids))
+        held = algorithm.maps_rows == "never" or (algorithm.maps_rows == "predicting" and trained is None)
+        if (held or spec.privacy.features.kind == "once") and not tables.fits(table):
+            raise TableTooLarge(
+                name,
+                f"{spec.train.algorithm} holds its {len(table)} rows in memory here, more than `memory` has room for",
+                "Raise `memory` in the party's configuration, or choose fewer columns by a view",
+            )
+        table = rows.protect(table)
         reads = DigestingTables(tables, table, rows)
         opened = Opened(
             spec,
@@ -346,8 +380,65 @@ class PartyServicer(pb_grpc.PartyServiceServicer):
             floors=floors_of(policy),
         )
         record = Record(self._config.state, load_identity(self._config.identity).private_key)
-        pins = policy.peers
-        return Session(opened, coordinator, algorithm, self._store, self._worker, reads, trained, record, pins)
+        serving = self._serving(request, coordinator, tables, table, name) if serves else None
+        return Session(
+            opened,
+            coordinator,
+            algorithm,
+            self._store,
+            self._worker,
+            reads,
+            trained,
+            serving,
+            record,
+            policy.peers,
+            request.spec_yaml,
+        )
+
+    def _check_deployment(self, request: pb.OpenSessionRequest, spec: RunSpec, table: str) -> None:
+        """Refuse a deployment that the owner does not allow, or has withdrawn from."""
+        if request.purpose != pb.PURPOSE_SERVE:
+            return
+        name, policy = self._config.name, self._config.policy.predictions
+        if not _ID.fullmatch(request.deployment) or request.ids:
+            raise MessageInvalid("a session that serves has the name of its deployment, and gets its rows later")
+        if not policy.deployments:
+            raise PolicyRefused(f"{name}'s policy refuses: `predictions.deployments` is off")
+        if policy.tables is not None and table not in policy.tables:
+            raise PolicyRefused(f"{name}'s policy refuses: `predictions.tables` does not open table {table}")
+        if spec.privacy.aggregation.kind == "two_tree":
+            raise PredictionRefused("sums that climb trees cannot be deployed: train with `aggregation: pairwise`")
+        self._require_not_withdrawn(request.run_id)
+
+    def _require_not_withdrawn(self, run_id: str) -> None:
+        if self._withdrawals.has(run_id):
+            raise DeploymentWithdrawn(f"{self._config.name}'s owner has withdrawn from deployments of run {run_id}")
+
+    def _serving(
+        self, request: pb.OpenSessionRequest, coordinator: str, tables: TableStore, table: Table, name: str
+    ) -> Serving:
+        """What a session that serves is held to."""
+        party, policy = self._config.name, self._config.policy.predictions
+        stamp, run_id = tables.stamp(name), request.run_id
+        is_file = self._config.tables[name].path is not None  # a database is read when the session opens
+
+        def still_stands() -> None:
+            self._require_not_withdrawn(run_id)
+            if is_file and tables.stamp(name) != stamp:
+                raise SessionUnknown(f"table {name} of {party} has changed: open a new session")
+
+        noised = parse_spec(request.spec_yaml).privacy.features.kind == "once"
+        return Serving(
+            party,
+            request.deployment,
+            policy,
+            Allowance(self._asked, party, coordinator, run_id, name, request.deployment),
+            None if noised else to_keep(table),
+            still_stands,
+            None
+            if policy.rows is None
+            else frozenset(line.strip() for line in policy.rows.read_text("utf-8").splitlines()),
+        )
 
     def _trained(self, run_id: str, algorithm: PartyAlgorithm, table: str) -> SavedModel:
         """The model that a run has saved here, if it may be used on a table."""
@@ -360,13 +451,28 @@ class PartyServicer(pb_grpc.PartyServiceServicer):
             raise PolicyRefused(f"{self._config.name}'s policy refuses: table {table} is not open to runs")
         return trained
 
-    def _table(self, run_id: str, tables: TableStore, spec: RunSpec, index: int, other: str | None) -> Table:
+    def _table(
+        self, run_id: str, tables: TableStore, spec: RunSpec, index: int, other: str | None, coordinator: str
+    ) -> Table:
         """The run's table, or another one for a prediction, treated as the run's training rows taught."""
         kept, algorithm = self._store.load_preprocessing(run_id), party_side(spec.train.algorithm)
         saved = None if kept is None else Fitted.from_json(kept)
         columns = chosen_columns(self._config.policy, spec, index)
         dense = not algorithm.keeps_sparse
-        return table_of_run(tables, spec, index, columns, dense=dense, saved=saved, table=other)
+        table = table_of_run(tables, spec, index, columns, dense=dense, saved=saved, table=other)
+        if spec.binned_by is None or saved is not None:
+            return table
+        return binned_table(tables, spec, index, table, self._found_by(spec.binned_by, coordinator))
+
+    def _found_by(self, run_id: str, coordinator: str) -> list[Coefficient]:
+        """What an earlier run of the same coordinator has found here."""
+        self._refuse_others(run_id, coordinator)
+        try:
+            return coefficients_of(self._store, run_id, self._config.policy.algorithms)
+        except (CheckpointMissing, ModelMissing) as missing:
+            raise PolicyRefused(
+                f"binned_by: {self._config.name} has nothing of run {run_id}: start with that one"
+            ) from missing
 
     def _refuse_others(self, run_id: str, coordinator: str) -> None:
         if self._store.owner(run_id) not in (None, coordinator):
@@ -431,6 +537,15 @@ def _asked(session: Session, outputs: int = 1) -> Asked:
     covered = session.offer.coverage
     assert covered is not None  # noqa: S101 (`check_coverage` has looked)
     return asked_of(session.opened, covered, session.reads.digests[f"table {session.opened.table.name}"], outputs)
+
+
+def _declined(declined: RowsDeclined) -> serving_pb2.Declined:
+    return serving_pb2.Declined(reason=declined.reason, message=str(declined), rows=declined.rows)
+
+
+def _is_left_behind(other: Session, new: Session) -> bool:
+    same = (other.run_id, other.coordinator) == (new.run_id, new.coordinator)
+    return same and other.serving is not None and other.has_begun and not other.has_stream
 
 
 def _summary(offer: TableOffer, share: float) -> pb.TableSummary:

@@ -10,6 +10,7 @@ from typing import Any
 
 from google.protobuf.message import Message
 
+from parley.contracts.serving.v1.serving_pb2 import GivenFeatures, ServedRows
 from parley.numerics.arrays import Vector
 from parley.party.roles import (
     Begun,
@@ -27,6 +28,7 @@ from parley.party.roles import (
 from parley.party.tree_sums import TreeSums
 from parley.privacy.aggregation import Pairwise, ring_of, trees_of
 from parley.privacy.consent import Agreement, Beginning, Member, check_agreements, consent_of, fresh_nonce
+from parley.privacy.mask_graph import MaskGraph
 from parley.privacy.receipts import LedgerHead, Receipt
 from parley.privacy.recovery import RecoverableSums
 from parley.privacy.release import Addend, ClearProtection, RecoveryGate, Release, SumGate, TreeGate
@@ -40,17 +42,18 @@ from parley.privacy.session_keys import (
 from parley.privacy.transcript import Heads, Told, Transcript, digest_of
 from parley.protocols.protocol import CrossingProtocol
 from parley.protocols.recovery.codec import common_digest, has_step
-from parley.protocols.tensor.codec import Blobs
+from parley.protocols.tensor.codec import Blobs, MessageInvalid
 from parley.services.party.checkpoints import Store
 from parley.services.party.exposure import SumCounter
 from parley.services.party.peers import PeerLinks
 from parley.services.party.read_digests import DigestingTables
+from parley.services.party.serving import Question, RowsDeclined, Serving, ServingRole
 from parley.services.party.signed_keys import Vouched
 from parley.services.party.sum_journal import SumJournal
 from parley.services.party.transcripts import Record, TranscriptFile, Witness
 from parley.services.wire.adaptive_executor import AdaptiveExecutor
 from parley.spec.digests import spec_digest
-from parley.tables.loading import id_digest
+from parley.tables.loading import row_digest
 
 ABANDONED_SECONDS = 60.0
 """A session without a stream for so long gives way when there is no room for another."""
@@ -80,6 +83,8 @@ Hide = Callable[[int, Vector, frozenset[int] | None, Heads], Release[Addend]]
 SumUp = Callable[[int, Vector, Heads], Awaitable[Release[Addend]]]
 Answer = tuple[Message, Blobs]
 Secrets = Callable[[str], Mapping[int, bytes]]
+Rows = tuple[ServedRows, GivenFeatures]
+"""Of a session that serves: the rows of a round, and this party's features that callers brought along."""
 
 
 @dataclass
@@ -124,16 +129,22 @@ class Session:
     """What the run reads of this party's tables."""
     trained: SavedModel | None = None
     """The saved model, for a prediction; None in training."""
+    serving: Serving | None = None
+    """What a session that serves knows beside it; None in all others."""
     record: Record | None = None
     """Where the party's word about its sessions goes, and the key that signs it; None keeps none."""
     pins: Mapping[str, str] = field(default_factory=dict)
     """Certificates of other parties that this party's policy pins."""
+    spec_yaml: str = ""
+    """The spec as it came."""
     key: SessionKey = field(default_factory=SessionKey.generate)
     nonce: bytes = field(default_factory=fresh_nonce)
     """This party's share of the session's salt."""
     peers: PeerLinks | None = None
     offer: Offer = field(default_factory=Offer)
     """What this party said of its block; the coordinator must repeat it."""
+    declined: RowsDeclined | None = None
+    """Why the last answer has no contribution, in a session that serves."""
     counter: SumCounter | None = None
     """Counts what leaves in the register of exposure; None until the run stands there."""
     _streams: int = 0
@@ -145,7 +156,7 @@ class Session:
     _uncounted: int | None = None
     """The round whose answer is not in the digest of releases yet."""
     _round: int = 0
-    _asked: Answer | None = None
+    _asked: tuple[Message, Blobs, Rows | None] | None = None
     """The last instruction, to tell a retry from another instruction with the same number."""
     _answer: Answer | None = None
     _turn: asyncio.Lock = field(default_factory=asyncio.Lock)
@@ -189,6 +200,16 @@ class Session:
         self._unattached_since = time.monotonic()
 
     @property
+    def has_begun(self) -> bool:
+        """Whether its parties know each other's keys."""
+        return self._begun is not None
+
+    @property
+    def has_stream(self) -> bool:
+        """Whether a coordinator is attached."""
+        return self._streams > 0
+
+    @property
     def predicts(self) -> bool:
         """Whether the session uses a saved model."""
         return self.opened.predicts
@@ -198,14 +219,14 @@ class Session:
         """SHA-256 over the ids of the rows, where all parties have the same rows; else empty."""
         if self.opened.spec.train.layout != "vertical":
             return b""
-        return bytes.fromhex(id_digest(self.opened.table.ids))
+        return bytes.fromhex(row_digest(self.opened.table))
 
     @functools.cached_property
     def agreement(self) -> Agreement:
         """What this party was told when the session opened; it signs it, and compares it with what others signed."""
         common = self.opened.spec.train.layout == "vertical"
         return Agreement(
-            "predict" if self.predicts else "train",
+            "serve" if self.serving is not None else "predict" if self.predicts else "train",
             bytes.fromhex(spec_digest(self.opened.spec)),
             self.nonce,
             len(self.opened.table) if common else 0,
@@ -246,7 +267,7 @@ class Session:
                 raise CheckpointMissing(f"the checkpoint says {int(saved['k'])} where {checkpoint} is asked for")
             return role, role.begin(saved)
 
-        hide, sum_up = self._protection(secrets, peers, recovery)
+        hide, sum_up = self._protection(secrets, peers, recovery, MaskGraph(consent))
         async with self._turn:
             if self._begun is not None:
                 # With the same keys, masks that have been used would hide other values.
@@ -295,20 +316,29 @@ class Session:
         if self.trained is None:
             return self.algorithm.role(begun)
         assert self.algorithm.predictor is not None  # noqa: S101 (a session that predicts is opened only then)
+        if self.serving is not None:
+            return ServingRole(begun, self.algorithm, self.trained, self.serving)
         return self.algorithm.predictor(begun, self.trained)
 
-    async def handle(self, message: Any, blobs: Blobs, ledger: LedgerHead | None = None) -> Answer:
+    async def handle(
+        self, message: Any, blobs: Blobs, ledger: LedgerHead | None = None, rows: Rows | None = None
+    ) -> Answer:
         """Plan, pay, commit: one round. A retry of the last one gets the same bytes.
 
-        `ledger` is what the coordinator tells of its label ledger, for the receipt.
+        `ledger` is what the coordinator tells of its label ledger, for the receipt; `rows` are those of a session that
+        serves. `declined` says why an answer of such a session has no contribution.
         """
         begun = self._begun
         if begun is None or message is None:
             raise SessionNotBegun("the session takes no such instruction now: call BeginSession first")
         number: int = message.round
         instruction = self.protocol.decode_instruction(message, blobs.copy())
+        if self.serving is not None:
+            if rows is None:
+                raise MessageInvalid("a session that serves is told its rows with every instruction")
+            instruction = Question(instruction, *rows)
         async with self._turn:
-            if self._answer is not None and number == self._round and (message, blobs) == self._asked:
+            if self._answer is not None and number == self._round and (message, blobs, rows) == self._asked:
                 return self._answer
             if number != self._round + 1 and not (self.algorithm.sits_out and number > self._round):
                 raise RoundMismatch(
@@ -318,13 +348,17 @@ class Session:
                 self._witness.check_due()
                 await self._count_release()
             told = await self._told(begun.transcript, message, blobs, instruction)
-            plan, release = await self._planned(begun, number, instruction, told.heads)
+            self.declined = None
+            try:
+                plan, release = await self._planned(begun, number, instruction, told.heads)
+            except RowsDeclined as declined:  # told all the same: the other parties have answered
+                self.declined, plan, release = declined, Plan(begun.state), None
             if plan.draft is not None and begun.sum_up is not None:
                 begun.count(plan.row_sums)
                 release = await begun.sum_up(number, plan.draft, told.heads)
             await self._keep(begun.can, plan)
             begun.transcript.keep()
-            begun.state, self._round, self._asked = plan.state, number, (message, blobs)
+            begun.state, self._round, self._asked = plan.state, number, (message, blobs, rows)
             self._answer = begun.can.role.encode(number, instruction, release)
             await self._attest(number, plan, told.heads, ledger or LedgerHead())
             return self._answer
@@ -361,6 +395,8 @@ class Session:
         """Take an instruction into the transcript."""
         # Large tensors are hashed beside the event loop; a message without any is hashed before a thread would wake.
         told = await self._compute(_digest, message, blobs) if blobs else _digest(message, blobs)
+        if isinstance(instruction, Question):
+            told = digest_of(told, [instruction.common])
         if has_step(message) and message.recovery.WhichOneof("ask") != "values":
             return transcript.read_apart(told)
         return transcript.read(message.round, told, getattr(instruction, "participants", None))
@@ -431,7 +467,7 @@ class Session:
         return Recovery(RecoveryGate(sums), journal)
 
     def _protection(
-        self, secrets: Secrets, peers: PeerLinks, recovery: Recovery | None
+        self, secrets: Secrets, peers: PeerLinks, recovery: Recovery | None, graph: MaskGraph
     ) -> tuple[Hide | None, SumUp | None]:
         settings, index, floors = self.opened.spec.privacy.aggregation, self.opened.index, self.opened.floors
         if recovery is not None:
@@ -443,7 +479,7 @@ class Session:
         if settings.kind == "plain":
             return SumGate(ClearProtection(len(self.names))).release, None
         least = max(settings.minimum_parties, floors.minimum_parties)
-        masks = Pairwise(index, secrets("mask"), ring_of(settings, floors.beyond), least)
+        masks = Pairwise(index, secrets("mask"), ring_of(settings, floors.beyond), least, graph)
         return SumGate(masks).release, None
 
     def _verify(self, keys: Sequence[Vouched], ca: bytes, upper_sizes: Sequence[int]) -> None:

@@ -7,15 +7,18 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
 from parley.services.party.config import TableConfig
 from parley.tables.errors import RowsDiffer, TableError, TableUnknown
 from parley.tables.identities import RowChoice
 from parley.tables.loading import Labels, Table, TableRequest, load_ids, load_labels, load_table
 from parley.tables.preprocessing import Declared, Fitted, apply
+from parley.tables.row_files import Workspace, load_mapped
 from parley.tables.survey import Survey, survey
 
 logger = logging.getLogger(__name__)
+_HELD_SHARE = 0.5
 
 
 class TooManySessions(RuntimeError):
@@ -42,8 +45,9 @@ class TableOffer:
 class TableStore:
     """Tables by name, read from their files or databases when first asked for."""
 
-    def __init__(self, tables: dict[str, TableConfig]) -> None:
-        self._tables = tables
+    def __init__(self, tables: dict[str, TableConfig], workspace: Workspace | None = None) -> None:
+        """`workspace` is where rows are kept that must not be held in memory."""
+        self._tables, self._workspace = tables, workspace
         self._loaded: dict[TableRequest, tuple[int, weakref.ref[Table]]] = {}
         """Every choice of columns that somebody works on, with the stamp of its source."""
         self._newest: dict[str, Table] = {}
@@ -52,7 +56,7 @@ class TableStore:
 
     def only(self, name: str, choice: RowChoice) -> "TableStore":
         """The same tables, but of one of them only the rows that an alignment chose."""
-        store = TableStore(self._tables)
+        store = TableStore(self._tables, self._workspace)
         store._only = self._only | {name: choice}
         return store
 
@@ -97,7 +101,7 @@ class TableStore:
         if other.fitted is not None:
             return self.load_fitted(name, other.fitted)
         request = self._request(name, tuple(other.columns), dense=True)
-        return load_table(replace(request, standardise=other.scaling is not None, scaling=other.scaling))
+        return self._load(replace(request, standardise=other.scaling is not None, scaling=other.scaling))
 
     def _request(self, name: str, columns: tuple[str, ...] | None, *, dense: bool) -> TableRequest:
         config = self._config(name)
@@ -122,11 +126,18 @@ class TableStore:
         table = known() if known is not None and read == stamp else None
         if table is None:
             self._newest.pop(name, None)  # before another one is read beside it
-            table = load_table(replace(request, only=self._only.get(name)))
+            table = self._load(replace(request, only=self._only.get(name)))
             self._loaded = {each: kept for each, kept in self._loaded.items() if kept[1]() is not None}
             self._loaded[request] = (stamp, weakref.ref(table))
         self._newest[name] = table
         return table
+
+    def _load(self, request: TableRequest) -> Table:
+        return load_table(request) if self._workspace is None else load_mapped(request, self._workspace)
+
+    def fits(self, table: Table) -> bool:
+        """Whether a table whose rows are mapped could be held in memory, as some algorithms must."""
+        return table.files is None or 8 * table.features.size <= _HELD_SHARE * table.files.memory
 
     def labels(
         self, name: str, classes: Sequence[str] | None = None, kind: Literal["classes", "real"] = "classes"
@@ -156,7 +167,7 @@ class TableStore:
 
     def examine(self, name: str, progress: Callable[[float], None] = lambda _: None) -> TableOffer:
         """The same, for the table's owner: what is wrong is raised as a `TableError` that may quote values."""
-        found = survey(self._request(name, None, dense=False), progress)
+        found = survey(self._request(name, None, dense=False), progress, self._workspace)
         return TableOffer(name, found.rows, found.features, notice=_notice(found, self.declared(name)))
 
     def _config(self, name: str) -> TableConfig:
@@ -192,10 +203,14 @@ def chosen_rows(table: Table, ids: list[str]) -> Table:
     """The rows that `ids` name, in that order."""
     if not ids:
         return table
-    place = {identity: row for row, identity in enumerate(table.ids)}
-    if not place.keys() >= set(ids):
+    rows = table.files.places(table.ids, ids) if table.files is not None else _places(table, ids)
+    if rows is None:
         # Neither which nor how many: the answer to a long list must not tell more than one question may.
         raise RowsDiffer(f"not all of the {len(ids)} ids are in table {table.name}: name rows that every party has")
-    rows = np.array([place[identity] for identity in ids])
     texts = {column: values[rows] for column, values in table.texts.items()}
-    return replace(table, ids=table.ids[rows], features=table.features[rows], texts=texts)
+    return replace(table, ids=table.ids[rows], features=table.features[rows], texts=texts, files=None)
+
+
+def _places(table: Table, ids: list[str]) -> NDArray[np.int64] | None:
+    place = {identity: row for row, identity in enumerate(table.ids)}
+    return np.array([place[identity] for identity in ids]) if place.keys() >= set(ids) else None

@@ -26,12 +26,23 @@ ADMITTED = "admitted"
 NEWEST = 200
 """Lines that are kept at hand."""
 QUIET = frozenset(
-    {"CheckSpec", "GetRun", "ListRuns", "WatchRun", "ListParties", "Describe", "Announce", "Accept", "Connect"}
+    {
+        "CheckSpec",
+        "GetRun",
+        "ListRuns",
+        "WatchRun",
+        "ListParties",
+        "ListDeployments",
+        "Describe",
+        "Announce",
+        "Accept",
+        "Connect",
+    }
 )
 """Methods that only look, or are made all the time: written down when they are refused."""
 QUIET_SERVICES = ("grpc.health.", "grpc.reflection.")
 logger = logging.getLogger(__name__)
-_NAMED = ("run_id", "session_id", "request_id", "name", "table")
+_NAMED = ("run_id", "session_id", "request_id", "name", "deployment", "table")
 _LONGEST = 200
 
 
@@ -46,9 +57,9 @@ class AuditEntry:
     sequence: int
     time: str
     role: str
-    """Of whoever asked: `client`, `party`, `coordinator`, or `web` for whoever has the page's token."""
+    """Of whoever asked: `client`, `party`, `coordinator`; on the page `web`, `token` or `user`."""
     name: str
-    """As its certificate says."""
+    """As its certificate says; of a token or a user; `page` for whoever has the page's own token."""
     address: str
     """Where it was asked from; `relay` for what came through one."""
     action: str

@@ -3,11 +3,12 @@
 from pathlib import Path
 from typing import Annotated, TypeVar
 
-from pydantic import AfterValidator, ValidationError, ValidationInfo
+from pydantic import AfterValidator, BeforeValidator, ValidationError, ValidationInfo
 
 from parley.spec.mistakes import Problem, explain
 from parley.spec.section import Section
 from parley.spec.yaml_text import NotYaml, read_yaml
+from parley.tables.places import is_store, refuse_secrets
 
 Config = TypeVar("Config", bound=Section)
 
@@ -19,6 +20,21 @@ def _from_file(path: Path, info: ValidationInfo) -> Path:
 
 FilePath = Annotated[Path, AfterValidator(_from_file)]
 """A path in a configuration file, relative to the file's directory."""
+
+
+def _place(text: str, info: ValidationInfo) -> str:
+    if is_store(text):
+        refuse_secrets(text)
+        return text
+    return str(_from_file(Path(text), info))
+
+
+def _text(value: object) -> object:
+    return str(value) if isinstance(value, Path) else value
+
+
+TablePath = Annotated[str, BeforeValidator(_text), AfterValidator(_place)]
+"""A file, a folder, a pattern of files, or a URL of an object store."""
 
 
 class ConfigInvalid(ValueError):

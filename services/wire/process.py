@@ -2,6 +2,7 @@
 
 import argparse
 import asyncio
+import contextlib
 import json
 import logging
 import os
@@ -9,7 +10,7 @@ import signal
 import sys
 import threading
 import traceback
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 
 import grpc
@@ -23,6 +24,7 @@ END_SECONDS = 8.0
 HEARTBEAT = "PARLEY_HEARTBEAT"
 """Environment variable: the file that a service touches while it serves, for probes that must be cheap."""
 HEARTBEAT_SECONDS = 5.0
+STANDING_BY = ".standby"
 PARENT_SECONDS = 1.0
 """How often a service looks whether the process that started it is still there."""
 logger = logging.getLogger(__name__)
@@ -119,6 +121,17 @@ async def serve(server: grpc.aio.Server, address: str, ready_file: Path | None) 
     finally:
         beating.cancel()
         await server.stop(GRACE_SECONDS)
+
+
+@contextlib.asynccontextmanager
+async def standing_by() -> AsyncIterator[None]:
+    """Show that this process is alive though it does not serve: probes look at another file for that."""
+    path = os.environ.get(HEARTBEAT)
+    beating = asyncio.create_task(_beat(f"{path}{STANDING_BY}" if path else None))
+    try:
+        yield
+    finally:
+        beating.cancel()
 
 
 async def _beat(path: str | None) -> None:

@@ -6,16 +6,18 @@ from typing import Literal, Self
 
 from pydantic import Field, model_validator
 
-from parley.services.wire.configuration import FilePath
+from parley.services.wire.configuration import FilePath, TablePath
 from parley.spec.section import Section
 from parley.tables.databases import MOST_BYTES, MOST_ROWS, SqlSource
+from parley.tables.places import Place, changed, is_several
 
 
 class TableSource(Section):
     """A file, or rows of a database."""
 
-    path: FilePath | None = None
-    """CSV, Parquet, NPZ or svmlight file."""
+    path: TablePath | None = None
+    """CSV, Parquet, NPZ or svmlight file; of CSV or Parquet also a folder or a pattern (`*.parquet`) of files, here or
+    in an object store (`s3://`, `gs://`, `abfs://`; credentials from the environment)."""
     format: Literal["csv", "parquet", "npz", "svmlight"] | None = None
     """`csv`, `parquet`, `npz` or `svmlight`, where the file's name does not say it."""
     delimiter: str = Field(default=",", min_length=1, max_length=1)
@@ -38,11 +40,11 @@ class TableSource(Section):
     """For how long rows that were read are used again, before the query runs anew (url)."""
 
     @property
-    def source(self) -> Path | SqlSource:
+    def source(self) -> Path | SqlSource | Place:
         """What to load from."""
         if self.url is None:
             assert self.path is not None  # noqa: S101 (validated below)
-            return self.path
+            return Place(self.path) if is_several(self.path) else Path(self.path)
         return SqlSource(
             self.url,
             self.query,
@@ -55,8 +57,10 @@ class TableSource(Section):
 
     def stamp(self) -> int:
         """Changes when the table should be read again."""
+        if self.path is not None and is_several(self.path):
+            return changed(Place(self.path))
         if self.path is not None:
-            return self.path.stat().st_mtime_ns if self.path.exists() else 0
+            return Path(self.path).stat().st_mtime_ns if Path(self.path).exists() else 0
         return int(time.monotonic() / self.refresh_seconds) if self.refresh_seconds else time.monotonic_ns()
 
     @model_validator(mode="after")

@@ -16,18 +16,27 @@ from parley.commands import (
     card,
     certs,
     coefficients,
+    contribution,
     data,
     demo,
+    deployments,
     doctor,
     explore,
+    export,
     exposure,
     federation,
     ledger,
     manifest,
     results,
     run,
+    scorecard,
     services,
+    simulate,
+    token,
     transcript,
+    tune,
+    upgrade,
+    variables,
 )
 from parley.commands.refusals import OneLineErrors
 
@@ -41,6 +50,7 @@ app = typer.Typer(
 )
 TRY, SET_UP, TRAIN = "Try it", "Set up a federation", "Train and predict"
 app.command("demo", rich_help_panel=TRY)(demo.demo)
+app.command("simulate", rich_help_panel=TRY)(simulate.simulate)
 app.command("reproduce", rich_help_panel=TRY)(results.reproduce)
 app.command("bench", rich_help_panel=TRY)(results.bench)
 app.add_typer(certs.app, name="certs", rich_help_panel=SET_UP)
@@ -49,18 +59,29 @@ app.command("doctor", rich_help_panel=SET_UP)(doctor.doctor)
 app.command("attack", rich_help_panel=SET_UP)(attack.attack)
 app.command("manifest", rich_help_panel=SET_UP)(manifest.manifest)
 app.command("approve", rich_help_panel=SET_UP)(approve.approve)
+app.command("withdraw", rich_help_panel=SET_UP)(deployments.withdraw)
+app.add_typer(token.app, name="token", rich_help_panel=SET_UP)
 app.command("coordinator", rich_help_panel=SET_UP)(services.coordinator)
 app.command("party", rich_help_panel=SET_UP)(services.party)
 app.command("relay", rich_help_panel=SET_UP)(services.relay)
 app.command("backup", rich_help_panel=SET_UP)(backup.backup)
 app.command("restore", rich_help_panel=SET_UP)(backup.restore)
+app.command("upgrade", rich_help_panel=SET_UP)(upgrade.upgrade)
 app.add_typer(run.app, name="run", rich_help_panel=TRAIN)
 run.app.command("card")(card.card)
 run.app.command("coefficients")(coefficients.coefficients)
+run.app.command("variables")(variables.variables)
 app.command("align", rich_help_panel=TRAIN)(align.align)
 app.command("explore", rich_help_panel=TRAIN)(explore.explore)
+app.command("contribution", rich_help_panel=TRAIN)(contribution.contribution)
+app.command("tune", rich_help_panel=TRAIN)(tune.tune)
+app.command("scorecard", rich_help_panel=TRAIN)(scorecard.scorecard)
 app.command("parties", rich_help_panel=TRAIN)(federation.parties)
 app.command("predict", rich_help_panel=TRAIN)(federation.predict)
+app.command("deploy", rich_help_panel=TRAIN)(deployments.deploy)
+app.add_typer(deployments.app, name="deployments", rich_help_panel=TRAIN)
+app.command("undeploy", rich_help_panel=TRAIN)(deployments.undeploy)
+app.command("export", rich_help_panel=TRAIN)(export.export)
 app.add_typer(ledger.app, name="ledger", rich_help_panel=TRAIN)
 app.command("exposure", rich_help_panel=TRAIN)(exposure.exposure)
 app.command("audit", rich_help_panel=TRAIN)(audit.audit)

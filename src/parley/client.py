@@ -14,11 +14,12 @@ from numpy.typing import NDArray
 from parley.contracts.alignment.v1 import alignment_service_pb2
 from parley.contracts.ledger.v1 import ledger_pb2
 from parley.contracts.party.v1 import party_service_pb2
-from parley.contracts.run.v1 import run_pb2, run_service_pb2, run_service_pb2_grpc
+from parley.contracts.run.v1 import deployment_pb2, run_pb2, run_service_pb2, run_service_pb2_grpc
+from parley.deployments import Deployment
 from parley.links import Forecast
 from parley.protocols.tensor.codec import decode_tensor
 from parley.services.wire.certificates import load_identity
-from parley.services.wire.coefficient_codec import figures_of, inference_of
+from parley.services.wire.coefficient_figures import figures_of, inference_of
 from parley.services.wire.pages import text_pages
 from parley.services.wire.refusals import reason_of
 from parley.services.wire.transport import channel_credentials, channel_options
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
 CALL_SECONDS = 60.0
 LARGEST_PAGE = 1000
 """Runs that one call lists at most."""
-OPENING = {"StartRun": 180.0, "ResumeRun": 180.0}
+OPENING = {"StartRun": 180.0, "ResumeRun": 180.0, "Deploy": 300.0, "RollBackDeployment": 300.0}
 """Deadlines of calls that wait for every party to load its tables, which may take 120 s there."""
 Ids = str | int | Iterable[str | int]
 """Rows by id: one, or any number of them."""
@@ -238,20 +239,7 @@ class Run:
 
     def predict(self, table: str = "", ids: Ids | None = None) -> Prediction:
         """Predict rows of a table that every party holds: all of them, or those that `ids` names, one or many."""
-        wanted = None if ids is None else row_ids(ids)
-        if wanted == []:
-            return Prediction([], np.empty((0, 0)), [])
-        names: list[str] = []
-        pages: list[NDArray[Any]] = []
-        classes: list[str] = []
-        for some in text_pages(wanted or []):  # more rows than a message can name are asked for one page at a time
-            request = run_service_pb2.PredictRequest(run_id=self.run_id, table=table, ids=some)
-            classes = []
-            for page in self._federation.stream("Predict", request):
-                names += page.ids
-                pages.append(decode_tensor(page.scores, _no_blobs(), name="scores", ndim=2))
-                classes += page.classes
-        return Prediction(names, np.concatenate(pages) if pages else np.empty((0, len(classes))), classes)
+        return self._federation.predict(self.run_id, table, ids)
 
     def coefficients(self) -> dict[str, TunedCoefficients]:
         """Coefficients that the run has found, by party; empty if its algorithm tells none."""
@@ -286,9 +274,11 @@ class Federation:
     ) -> None:
         self._channel.close()
 
-    def start(self, spec: str | Path, request_id: str | None = None) -> Run:
-        """Start a run from a spec: YAML text, or the path of a file."""
-        request = run_service_pb2.StartRunRequest(request_id=request_id or uuid.uuid4().hex, spec_yaml=spec_text(spec))
+    def start(self, spec: str | Path, request_id: str | None = None, *, priority: int = 0) -> Run:
+        """Start a run from a spec: YAML text, or the path of a file. It may wait for its turn first (QUEUED)."""
+        request = run_service_pb2.StartRunRequest(
+            request_id=request_id or uuid.uuid4().hex, spec_yaml=spec_text(spec), priority=priority
+        )
         return Run(self, self.call("StartRun", request).run)
 
     def check(self, spec: str | Path) -> list[run_pb2.SpecProblem]:
@@ -304,7 +294,7 @@ class Federation:
         if not answer.HasField("forecast"):
             raise RequestRefused("UNFORETOLD", answer.unforetold)
         found = answer.forecast
-        return Forecast(found.rounds, found.sent_bytes, found.received_bytes)
+        return Forecast(found.rounds, found.sent_bytes, found.received_bytes, found.peer_bytes)
 
     def run(self, run_id: str) -> Run:
         """A run by its id."""
@@ -342,6 +332,38 @@ class Federation:
             found += answer.run_ids
             if not answer.more:
                 return found
+
+    def predict(self, name: str, table: str = "", ids: Ids | None = None) -> Prediction:
+        """Predict rows of a table that every party holds, with a run's model or a deployed one: all rows, or some."""
+        wanted = None if ids is None else row_ids(ids)
+        if wanted == []:
+            return Prediction([], np.empty((0, 0)), [])
+        names: list[str] = []
+        pages: list[NDArray[Any]] = []
+        classes: list[str] = []
+        for some in text_pages(wanted or []):  # more rows than a message can name are asked for one page at a time
+            request = run_service_pb2.PredictRequest(run_id=name, table=table, ids=some)
+            classes = []
+            for page in self.stream("Predict", request):
+                names += page.ids
+                pages.append(decode_tensor(page.scores, no_blobs(), name="scores", ndim=2))
+                classes += page.classes
+        return Prediction(names, np.concatenate(pages) if pages else np.empty((0, len(classes))), classes)
+
+    def deploy(self, run: Run | str, name: str, table: str = "") -> Deployment:
+        """Keep a run's model ready under a name; under one that is taken, in the place of what is there."""
+        run_id = run if isinstance(run, str) else run.run_id
+        request = deployment_pb2.DeployRequest(run_id=run_id, name=name, table=table)
+        return Deployment(self, self.call("Deploy", request).deployment)
+
+    def deployments(self) -> list[Deployment]:
+        """What is deployed, by name."""
+        found = self.call("ListDeployments", deployment_pb2.ListDeploymentsRequest()).deployments
+        return [Deployment(self, each) for each in found]
+
+    def deployment(self, name: str) -> Deployment:
+        """A deployment by its name, to predict with; nothing is asked yet."""
+        return Deployment(self, deployment_pb2.Deployment(name=name))
 
     def parties(self) -> list[run_pb2.PartyStatus]:
         """The state of every party of the address book."""
@@ -447,7 +469,8 @@ def _states(names: Sequence[str]) -> list[Any]:
     return [known[name.upper()] for name in names]
 
 
-def _no_blobs() -> Any:
+def no_blobs() -> Any:
+    """For tensors that are in their message: nothing follows it."""
     from collections import deque
 
     return deque()

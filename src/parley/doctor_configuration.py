@@ -126,7 +126,7 @@ def _table(config: "PartyConfig", name: str) -> Check:
     from parley.services.party.tables import TableStore
     from parley.tables.preprocessing import apply, fit
 
-    subject, store = f"table {name}", TableStore(config.tables)
+    subject, store = f"table {name}", TableStore(config.tables, config.workspace)
     try:
         offer = store.examine(name)
         if offer.notice:
@@ -147,9 +147,9 @@ def _table(config: "PartyConfig", name: str) -> Check:
 
 
 def _digest(table: Any) -> str:
-    from parley.tables.loading import id_digest
+    from parley.tables.loading import Table, id_digest, row_digest
 
-    return id_digest(table.ids)[:16]
+    return (row_digest(table) if isinstance(table, Table) else id_digest(table.ids))[:16]
 
 
 def _labels(name: str, source: TableSource, column: str, id_column: str | None, path: Path | None = None) -> Check:

@@ -9,18 +9,25 @@ _LINK = re.compile(r"(\d+(?:\.\d+)?)(kbit|mbit|gbit),(\d+(?:\.\d+)?)ms")
 
 @dataclass(frozen=True)
 class Forecast:
-    """What a run sends over the coordinator's link if every iteration is made; one that stops earlier sends less."""
+    """What a run sends if every iteration is made; one that stops earlier sends less."""
 
     rounds: int
     sent_bytes: int
     """To all parties together."""
     received_bytes: int
     """From all parties together."""
+    peer_bytes: int = 0
+    """What the parties send each other, past the coordinator's link."""
+
+    @property
+    def link_bytes(self) -> int:
+        """Both ways over the coordinator's link."""
+        return self.sent_bytes + self.received_bytes
 
     @property
     def bytes(self) -> int:
-        """Both ways."""
-        return self.sent_bytes + self.received_bytes
+        """All together, as a run counts them."""
+        return self.link_bytes + self.peer_bytes
 
 
 @dataclass(frozen=True)
@@ -40,4 +47,4 @@ class Link:
 
     def seconds(self, forecast: Forecast) -> float:
         """How long the messages take, without what the parties compute."""
-        return 8 * forecast.bytes / self.bits_per_second + forecast.rounds * self.round_trip_seconds
+        return 8 * forecast.link_bytes / self.bits_per_second + forecast.rounds * self.round_trip_seconds

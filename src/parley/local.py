@@ -21,6 +21,7 @@ from parley.client import Federation, connect
 from parley.services.coordinator.config import ALL_PERMISSIONS
 from parley.services.wire.certificates import create_authority, issue
 from parley.spec.algorithms import installed
+from parley.tables.places import is_store
 
 READY_SECONDS = 180.0
 STOP_SECONDS = 10.0
@@ -244,9 +245,13 @@ def _uninterrupted() -> Iterator[None]:
 
 def _absolute(tables: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
     return {
-        name: {**fields, "path": str(Path(fields["path"]).resolve())} if "path" in fields else dict(fields)
+        name: {**fields, "path": _resolved(str(fields["path"]))} if "path" in fields else dict(fields)
         for name, fields in tables.items()
     }
+
+
+def _resolved(path: str) -> str:
+    return path if is_store(path) else str(Path(path).resolve())
 
 
 def _free_ports(count: int) -> list[int]:

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 from parley.client import RequestRefused, Run
 from parley.services.wire.event_codec import body_of, decode_metrics
-from parley.spec.events import measured
+from parley.spec.events import measured, without_details
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -30,7 +30,7 @@ def plot(run: Run) -> "Figure":
 
     curves: dict[str, tuple[list[int], list[float]]] = {}
     for event in run.events():
-        for name, value in measured(body_of(event), decode_metrics(event.metrics)).items():
+        for name, value in without_details(measured(body_of(event), decode_metrics(event.metrics))).items():
             steps, values = curves.setdefault(name, ([], []))
             steps.append(event.step)
             values.append(value)
@@ -53,7 +53,7 @@ def card(run: Run) -> str:
     facts: dict[str, Any] = {"state": f"{run.state}, step {run.step} of {run.steps}"}
     if run.reason:
         facts["reason"] = run.reason
-    facts |= {name: f"{value:.6g}" for name, value in run.metrics.items()}
+    facts |= {name: f"{value:.6g}" for name, value in without_details(run.metrics).items()}
     rows = "".join(
         f"<tr><th>{html.escape(name)}</th><td>{html.escape(str(fact))}</td></tr>" for name, fact in facts.items()
     )

@@ -14,6 +14,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, Ti
 from parley.client import RequestRefused, Run
 from parley.display import size
 from parley.services.wire.event_codec import decode_metrics
+from parley.spec.events import is_detail, newest
 
 TOLD = frozenset({"state", "party"})
 """Events that are shown as sentences; the others change figures."""
@@ -47,7 +48,7 @@ class Follower:
         with self._shown() as show:
             for event in self.run.watch():
                 figures = decode_metrics(event.metrics)
-                self.metrics |= figures
+                self.metrics = newest(self.metrics, figures)
                 self.points.append(Point(event.step, time.monotonic() - self._started, figures))
                 if event.kind in ("state", "privacy"):
                     self._ask_ledger()
@@ -104,7 +105,18 @@ class Follower:
             self.console.print("  ".join(filter(None, parts)), markup=False, highlight=False, soft_wrap=True)
 
 
-DETAILS = ("loss", "average precision", " ks", "brier score", "calibration error", " mae")
+DETAILS = (
+    "loss",
+    "average precision",
+    " ks",
+    "brier score",
+    "calibration error",
+    " mae",
+    "precision",
+    "recall",
+    " f1",
+    "threshold",
+)
 """How metrics end that a line has no room for; `parley run show` and the page have them all."""
 
 
@@ -113,7 +125,7 @@ def quality_names(metrics: dict[str, float]) -> list[str]:
     return [
         name
         for name in metrics
-        if name.startswith(("test ", "validation ", "detection ")) and not name.endswith(DETAILS)
+        if name.startswith(("test ", "validation ", "detection ")) and not (name.endswith(DETAILS) or is_detail(name))
     ]
 
 

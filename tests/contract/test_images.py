@@ -31,6 +31,8 @@ DISTRIBUTIONS = {
     "yaml": "pyyaml",
 }
 """Distributions whose modules have another name."""
+EXTRAS = {"mlflow", "opentelemetry", "tensorboardX"}
+"""What a service imports only where its configuration asks for it, and says how to install; images are without."""
 
 
 def stage(name: str) -> str:
@@ -91,10 +93,17 @@ def test_links_to_rooms_are_not_sent_to_the_builder():
 def test_an_image_installs_what_its_service_imports(image):
     installed = required("common", image) | ({"torch"} if image == "party" else set())
     for package in PACKAGES[image] - {"parley.contracts", "parley"}:  # the command imports what it needs when it runs
-        missing = imports_of(package) - {"parley"} - installed
+        missing = imports_of(package) - {"parley"} - installed - EXTRAS
         if image == "coordinator" and package == "parley.numerics":
             missing.discard("torch")  # its torch modules are the party's; the next test watches them
         assert not missing, f"{package} imports {missing}: add it to deploy/requirements"
+
+
+def test_services_start_without_the_extras():
+    code = "import sys, parley.services.{0}.__main__; sys.exit(bool({1!r} & sys.modules.keys()))"
+    for role in PACKAGES:
+        done = subprocess.run([sys.executable, "-c", code.format(role, EXTRAS)], cwd=ROOT, timeout=120)
+        assert done.returncode == 0, role
 
 
 def test_a_coordinator_imports_no_torch():

@@ -80,6 +80,39 @@ def test_a_party_that_only_dials_out_has_no_service_no_port_and_lets_nobody_in(t
     assert load_config(tmp_path / "party.yaml", PartyConfig).connect == "coordinator.example.org:7700"
 
 
+def test_images_are_taken_by_digest_where_one_is_given():
+    digest = f"sha256:{'0a' * 32}"
+    given = ("--set", f"image.digests.party={digest}", "--set", "image.registry=registry.example.org/")
+    (workload,) = of_kind(rendered("party", *given), "StatefulSet")
+    (container,) = workload["spec"]["template"]["spec"]["containers"]
+    assert container["image"] == f"registry.example.org/parley/party@{digest}"
+    wrong = template("--values", str(EXAMPLES / "party.yaml"), "--set", "image.digests.party=latest")
+    assert wrong.returncode != 0
+    assert "digests" in wrong.stderr.decode()
+
+
+def test_no_pod_is_evicted_under_a_run_unless_the_values_say_so():
+    for example, number in (("active", 2), ("outbound-party", 1)):
+        manifests = rendered(example)
+        budgets = of_kind(manifests, "PodDisruptionBudget")
+        assert [budget["spec"]["maxUnavailable"] for budget in budgets] == [0] * number
+        chosen = [budget["spec"]["selector"]["matchLabels"] for budget in budgets]
+        for workload in of_kind(manifests, "StatefulSet"):
+            labels = workload["spec"]["template"]["metadata"]["labels"]
+            assert sum(selector.items() <= labels.items() for selector in chosen) == 1
+    drained = of_kind(rendered("party", "--set", "podDisruptionBudget.maxUnavailable=1"), "PodDisruptionBudget")
+    assert drained[0]["spec"]["maxUnavailable"] == 1
+
+
+def test_an_existing_secret_is_mounted_as_files_and_makes_no_secret_of_the_chart():
+    manifests = rendered("party", "--set", "party.fileSecret=bank-files")
+    assert not of_kind(manifests, "Secret")
+    pod = of_kind(manifests, "StatefulSet")[0]["spec"]["template"]["spec"]
+    assert {"name": "secrets", "secret": {"secretName": "bank-files", "defaultMode": 0o440}} in pod["volumes"]
+    mounts = {mount["mountPath"]: mount for mount in pod["containers"][0]["volumeMounts"]}
+    assert mounts["/secrets"]["readOnly"]
+
+
 def test_every_pod_is_confined_probed_and_limited():
     for workload in of_kind(rendered("active"), "StatefulSet"):
         pod = workload["spec"]["template"]["spec"]

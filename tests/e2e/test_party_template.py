@@ -7,7 +7,7 @@ import time
 import pytest
 
 from parley.services.wire.certificates import create_authority, sign
-from tests.e2e.composition import ROOT, TAG, compose_command, free_port, run
+from tests.e2e.composition import ROOT, TAG, compose_command, run
 
 pytestmark = [pytest.mark.e2e, pytest.mark.usefixtures("engine")]
 
@@ -19,7 +19,6 @@ def test_an_organisation_joins_with_a_key_that_it_made_itself(tmp_path):
     settings = {
         "PARLEY_TAG": TAG,
         "PARLEY_NAME": "bank",
-        "PARLEY_PORT": str(free_port()),
         "PARLEY_UID": str(os.getuid()),
         "PARLEY_GID": str(os.getgid()),
     }

@@ -11,7 +11,7 @@ from tests.faults.stage import Stage
 @pytest.fixture(scope="session")
 def stage(tmp_path_factory):
     directory = tmp_path_factory.mktemp("stage")
-    federation = make_federation(directory / "federation", directory / "data", runs=3)
+    federation = make_federation(directory / "federation", directory / "data", runs=3, queue=0)
     with federation, federation.connect() as client:
         stage = Stage(federation, client, random.Random(1))
         stage.check_end(stage.start())

@@ -23,7 +23,6 @@ from parley.services.wire.certificates import load_identity
 from parley.services.wire.refusals import reason_of
 from parley.services.wire.transport import channel_credentials, channel_options
 from parley.services.wire.version import VERSION
-from parley.testing.fork_server import ForkServer
 from parley.testing.mutation import mutated, random_message
 from parley.testing.remains import remains_of, wait_for_end
 from tests.faults.cases import CASES, PARTIES, spec_of
@@ -43,29 +42,28 @@ CONTROLS = ("implicit, pairwise, once", "ldp-dsbo")
 def fuzz_campaign(directory: Path, messages: int, seed: int) -> Tally:
     """Send `messages` random or changed messages; then nothing may have changed, and a run still completes."""
     tally = Tally("service fuzzing")
-    with contextlib.closing(ForkServer()) as fork_server:
-        federation = make_federation(directory / "federation", directory / "data", fork_server)
-        with federation, federation.connect() as client:
-            controls = [client.start(spec_of(case), f"control {case}") for case in CONTROLS]
-            for control in controls:
-                wait_for_end(client, control.run_id)
-            before = [remains_of(federation, client, control.run_id) for control in controls]
-            known = {run.run_id for run in client.runs()}
-            pids = {name: process.pid for name, process in federation.processes.items()}
-            fuzzer = Fuzzer(federation, random.Random(seed), controls[0].run_id, tally)
-            with contextlib.closing(fuzzer):
-                fuzzer.run(messages)
-            for name, process in federation.processes.items():
-                if process.poll() is not None or process.pid != pids[name]:
-                    tally.fail(f"{name} ended")
-            if [remains_of(federation, client, control.run_id) for control in controls] != before:
-                tally.fail("a run that was there before has changed")
-            left_behind = {run.run_id for run in client.runs()} - known - fuzzer.started
-            if left_behind:
-                tally.fail(f"refused calls left runs behind: {left_behind}")
-            again = client.start(spec_of("zeroth order, two trees, per step"), "afterwards")
-            if wait_for_end(client, again.run_id).state != "COMPLETED":
-                tally.fail("a run after the campaign does not complete")
+    federation = make_federation(directory / "federation", directory / "data")
+    with federation, federation.connect() as client:
+        controls = [client.start(spec_of(case), f"control {case}") for case in CONTROLS]
+        for control in controls:
+            wait_for_end(client, control.run_id)
+        before = [remains_of(federation, client, control.run_id) for control in controls]
+        known = {run.run_id for run in client.runs()}
+        pids = {name: process.pid for name, process in federation.processes.items()}
+        fuzzer = Fuzzer(federation, random.Random(seed), controls[0].run_id, tally)
+        with contextlib.closing(fuzzer):
+            fuzzer.run(messages)
+        for name, process in federation.processes.items():
+            if process.poll() is not None or process.pid != pids[name]:
+                tally.fail(f"{name} ended")
+        if [remains_of(federation, client, control.run_id) for control in controls] != before:
+            tally.fail("a run that was there before has changed")
+        left_behind = {run.run_id for run in client.runs()} - known - fuzzer.started
+        if left_behind:
+            tally.fail(f"refused calls left runs behind: {left_behind}")
+        again = client.start(spec_of("zeroth order, two trees, per step"), "afterwards")
+        if wait_for_end(client, again.run_id).state != "COMPLETED":
+            tally.fail("a run after the campaign does not complete")
     return tally
 
 

@@ -1,31 +1,25 @@
 """A federation that can be disturbed: seeded kills, a proxy in front of every party."""
 
-import contextlib
 import os
 import signal
 import threading
 import time
-from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 from parley.client import Federation, Run
 from parley.spec.algorithms import installed
-from parley.testing.federations import ForkedFederation
-from parley.testing.fork_server import ForkServer
+from parley.testing.federations import TwinFederation
 from parley.testing.remains import END_SECONDS
 from tests.faults.cases import PARTIES, labels_of, make_tables, tables_of
 from tests.faults.proxy import Proxy
 
 
-class DisturbableFederation(ForkedFederation):
+class DisturbableFederation(TwinFederation):
     """A local federation whose coordinator and peers dial every party through a proxy."""
 
     proxies: dict[str, Proxy]
-    environment: Mapping[str, str] = MappingProxyType({})
-    """Further environment of services that are started from now on."""
 
     def write(self) -> None:
         """Write the files of a local federation, then put the proxies between."""
@@ -34,11 +28,6 @@ class DisturbableFederation(ForkedFederation):
         self.configure(
             "coordinator", parties={name: {"address": proxy.address} for name, proxy in self.proxies.items()}
         )
-
-    def start(self, name: str) -> None:
-        """Start one service, in this federation's environment."""
-        with _environment(self.environment):
-            super().start(name)
 
     @property
     def passed_bytes(self) -> int:
@@ -59,23 +48,10 @@ class DisturbableFederation(ForkedFederation):
         os.kill(self.processes[name].pid, number)
 
 
-@contextlib.contextmanager
-def _environment(changes: Mapping[str, str]) -> Iterator[None]:
-    before = dict(os.environ)
-    os.environ.update(changes)
-    try:
-        yield
-    finally:
-        os.environ.clear()
-        os.environ.update(before)
-
-
-def make_federation(
-    directory: Path, data: Path, fork_server: ForkServer | None = None, **options: Any
-) -> DisturbableFederation:
+def make_federation(directory: Path, data: Path, **options: Any) -> DisturbableFederation:
     """A federation of three parties over the tables in `data`, made if they are not there."""
     make_tables(data)
-    federation = DisturbableFederation(
+    return DisturbableFederation(
         directory,
         {name: tables_of(data, name) for name in PARTIES},
         labels_of(data),
@@ -89,8 +65,6 @@ def make_federation(
         },
         ready_seconds=300.0,  # a machine that is being tortured starts processes slowly
     )
-    federation.fork_server = fork_server
-    return federation
 
 
 def wait_for_step(client: Federation, run_id: str, step: int, seconds: float = END_SECONDS) -> Run:

@@ -4,7 +4,6 @@ A kill's moment is counted in bytes that have passed between the services, not i
 fast the machine is, and anywhere in it, the opening of its sessions included.
 """
 
-import contextlib
 import random
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -13,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 from parley.client import Federation, Run
-from parley.testing.fork_server import ForkServer
 from parley.testing.remains import Remains, remains_of, start, wait_for_end
 from tests.faults.cases import ASYNCHRONOUS, CASES, LONG, PARTIES, TARGET, asynchronous_case, make_tables, spec_text
 from tests.faults.harness import DisturbableFederation, Kill, make_federation
@@ -51,17 +49,16 @@ def kill_campaign(directory: Path, kills: int, seed: int) -> Tally:
     each = [f"{algorithm} {how}" for algorithm in algorithms for how in HOW]
     for what in ("kills", "of a party", "of the coordinator", *HOW, *each):
         tally.count(what, 0)  # in this order
-    with contextlib.closing(ForkServer()) as fork_server:
-        expected = _undisturbed(directory / "undisturbed", data, fork_server, cases, requests)
-        tally.count("undisturbed runs", len(expected.remains))
-        federation = make_federation(directory / "disturbed", data, fork_server)
-        with federation, federation.connect() as client:
-            for number in range(kills):
-                block = requests[RUNS * number : RUNS * (number + 1)]
-                try:
-                    _disturb(federation, client, cases, block, expected, chance, tally)
-                except AssertionError as error:
-                    tally.fail(f"kill {number} (seed {seed}): {error}")
+    expected = _undisturbed(directory / "undisturbed", data, cases, requests)
+    tally.count("undisturbed runs", len(expected.remains))
+    federation = make_federation(directory / "disturbed", data)
+    with federation, federation.connect() as client:
+        for number in range(kills):
+            block = requests[RUNS * number : RUNS * (number + 1)]
+            try:
+                _disturb(federation, client, cases, block, expected, chance, tally)
+            except AssertionError as error:
+                tally.fail(f"kill {number} (seed {seed}): {error}")
     return tally
 
 
@@ -129,16 +126,12 @@ def _key(cases: dict[str, dict[str, Any]], request_id: str, case: str) -> str:
 
 
 def _undisturbed(
-    directory: Path,
-    data: Path,
-    fork_server: ForkServer,
-    cases: dict[str, dict[str, Any]],
-    requests: Sequence[tuple[str, str]],
+    directory: Path, data: Path, cases: dict[str, dict[str, Any]], requests: Sequence[tuple[str, str]]
 ) -> Undisturbed:
     wanted = {_key(cases, request_id, case): (request_id, case) for request_id, case in reversed(requests)}
     remains: dict[str, Remains] = {}
     passed_bytes: dict[str, int] = {}
-    with make_federation(directory, data, fork_server) as federation, federation.connect() as client:
+    with make_federation(directory, data) as federation, federation.connect() as client:
         alone = {case: key for key, (_, case) in reversed(wanted.items())}
         for case, key in alone.items():
             before = federation.passed_bytes

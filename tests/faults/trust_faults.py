@@ -84,12 +84,12 @@ def skewed_clock(stage: Stage) -> None:
     federation.kill("shop")
     try:
         for minutes in (-2, 60):
-            federation.environment = {"LD_PRELOAD": str(library), "SKEW_SECONDS": str(60 * minutes)}
+            federation.wrappers = _shifted(library, 60 * minutes)
             federation.restart("shop")
             stage.check_end(stage.start())
             federation.kill("shop")
         for years in (-30, 30):
-            federation.environment = {"LD_PRELOAD": str(library), "SKEW_SECONDS": str(365 * 86400 * years)}
+            federation.wrappers = _shifted(library, 365 * 86400 * years)
             try:
                 federation.restart("shop")
                 raise AssertionError(f"a party whose clock is {years} years off was started")
@@ -98,6 +98,10 @@ def skewed_clock(stage: Stage) -> None:
                     raise
     finally:
         federation.kill("shop")
-        federation.environment = {}
+        federation.wrappers = {}
         federation.restart("shop")
     stage.check_end(stage.start())
+
+
+def _shifted(library: Path, seconds: int) -> dict[str, list[str]]:
+    return {"shop": ["env", f"LD_PRELOAD={library}", f"SKEW_SECONDS={seconds}"]}

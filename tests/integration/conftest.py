@@ -4,8 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from parley.local import LocalFederation
+from parley.local import _free_ports
+from parley.services.coordinator.config import ALL_PERMISSIONS
 from parley.splitting import split_dataset
+from parley.testing.federations import ForkedFederation
 
 PARTIES = ("bank", "shop", "telco", "grocer")
 
@@ -50,6 +52,26 @@ def tables_of(data: Path, party: str) -> dict[str, dict[str, str]]:
     return found
 
 
+def clients_of_tests() -> dict[str, list[str]]:
+    """One client that may do everything, and for each permission one that lacks it alone."""
+    lacking = {f"without-{one}": [each for each in ALL_PERMISSIONS if each != one] for one in ALL_PERMISSIONS}
+    return {"client": list(ALL_PERMISSIONS), "revoked": list(ALL_PERMISSIONS), **lacking}
+
+
+def web_of_tests(directory: Path) -> dict:
+    """A page with a provider, which need not run before somebody logs in by it."""
+    (port,) = _free_ports(1)
+    (directory / "provider.secret").write_text("secret of the page at its provider\n")
+    provider = {
+        "issuer": f"http://127.0.0.1:{port}",
+        "client_id": "parley-page",
+        "client_secret_file": str(directory / "provider.secret"),
+        "users": {"auditor@example.org": ["watch", "ledger"]},
+        "groups": {"everything": list(ALL_PERMISSIONS)},
+    }
+    return {"listen": "127.0.0.1:0", "provider": provider}
+
+
 @pytest.fixture(scope="session")
 def federation(data, tmp_path_factory):
     """The running federation. Tests may kill and restart its processes, and leave it whole."""
@@ -59,8 +81,9 @@ def federation(data, tmp_path_factory):
         for name in ("digits", "cancer", "few", "long")
     }
     labels |= dict.fromkeys(("uneven", "broken", "absent"), labels["digits"]) | {"unlike": labels["few"]}
-    local = LocalFederation(
-        tmp_path_factory.mktemp("federation"),
+    directory = tmp_path_factory.mktemp("federation")
+    local = ForkedFederation(
+        directory,
         {party: tables_of(data, party) for party in PARTIES},
         labels,
         policy={
@@ -68,6 +91,7 @@ def federation(data, tmp_path_factory):
             "predictions": {"rows_per_day": 100_000},
             "free_columns": True,
         },
+        coordinator_options={"clients": clients_of_tests(), "web": web_of_tests(directory)},
     )
     with local:
         yield local

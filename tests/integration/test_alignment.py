@@ -16,13 +16,13 @@ from parley.cli import app
 from parley.client import RequestRefused
 from parley.contracts.alignment.v1 import alignment_service_pb2 as pb
 from parley.contracts.alignment.v1 import alignment_service_pb2_grpc as pb_grpc
-from parley.local import LocalFederation
 from parley.services.wire.certificates import load_identity
 from parley.services.wire.refusals import reason_of
 from parley.services.wire.transport import channel_credentials, channel_options
 from parley.services.wire.version import VERSION
 from parley.splitting import split_dataset
 from parley.tables.loading import id_digest
+from parley.testing.federations import ForkedFederation
 
 PARTIES = ("bank", "shop", "telco")
 SHARES = {"bank": range(1500), "shop": range(100, 1700), "telco": range(50, 1600), "labels": range(200, 1797)}
@@ -75,7 +75,7 @@ def tables_of(data, holder):
 
 @pytest.fixture(scope="module")
 def federation(data, tmp_path_factory):
-    local = LocalFederation(
+    local = ForkedFederation(
         tmp_path_factory.mktemp("federation"),
         {party: tables_of(data, party) for party in PARTIES},
         tables_of(data, "labels"),

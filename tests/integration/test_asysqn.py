@@ -11,10 +11,10 @@ from sklearn.linear_model import LogisticRegression
 
 from parley.client import RequestRefused
 from parley.contracts.run.v1 import run_pb2
-from parley.local import LocalFederation
 from parley.party.asysqn.theta import question_of
 from parley.privacy.pairwise import SumDoesNotOpen
 from parley.protocols.asysqn.messages import Batch, ThetaRequest
+from parley.testing.federations import ForkedFederation
 from tests.integration.deviating_party import DeviatingParty
 
 PARTIES = ("north", "east", "south")
@@ -67,7 +67,7 @@ def federation(data, tmp_path_factory):
         for party in PARTIES
     }
     held = {name: {"path": str(data / "labels.npz"), "budget": {"epsilon": 100}} for name in ("cancer", "wild")}
-    with LocalFederation(tmp_path_factory.mktemp("asysqn-federation"), tables, held) as local:
+    with ForkedFederation(tmp_path_factory.mktemp("asysqn-federation"), tables, held) as local:
         yield local
 
 

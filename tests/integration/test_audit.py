@@ -4,10 +4,9 @@ import httpx
 import pytest
 
 from parley.client import RequestRefused, connect
-from parley.local import LocalFederation
 from parley.services.wire.audit import read_trail
 from parley.services.wire.certificates import issue
-from parley.testing.federations import ForkedFederation, fork_server
+from parley.testing.federations import ForkedFederation
 from tests.integration.conftest import PARTIES, spec, tables_of
 
 
@@ -15,20 +14,18 @@ from tests.integration.conftest import PARTIES, spec, tables_of
 def audited(data, tmp_path_factory):
     """Two parties, one of which only dials out, and a page."""
     parties = PARTIES[:3]
-    with fork_server() as server:
-        local = ForkedFederation(
-            tmp_path_factory.mktemp("audited"),
-            {party: {"digits": tables_of(data, party)["digits"]} for party in parties},
-            {"digits": {"path": str(data / "digits" / "labels.parquet"), "budget": {"epsilon": 1e5}}},
-            coordinator_options={"web": {"listen": "127.0.0.1:0"}},
-            outbound=("shop",),
-        )
-        local.fork_server = server
-        with local:
-            yield local
+    local = ForkedFederation(
+        tmp_path_factory.mktemp("audited"),
+        {party: {"digits": tables_of(data, party)["digits"]} for party in parties},
+        {"digits": {"path": str(data / "digits" / "labels.parquet"), "budget": {"epsilon": 1e5}}},
+        coordinator_options={"web": {"listen": "127.0.0.1:0"}},
+        outbound=("shop",),
+    )
+    with local:
+        yield local
 
 
-def trail(local: LocalFederation, name: str):
+def trail(local: ForkedFederation, name: str):
     return list(read_trail(local.directory / "state" / name))
 
 

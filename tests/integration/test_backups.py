@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from parley.commands.backup import backup, restore
-from parley.local import LocalFederation, ProcessEnded
-from parley.testing.federations import ForkedFederation, fork_server
+from parley.local import ProcessEnded
+from parley.testing.federations import ForkedFederation, TwinFederation
 from parley.testing.remains import remains_of, start, wait_for_end
 from parley.testing.stage import small_policy, write_tables
 from tests.contract_suite.test_bambi import TestBambi as BambiContract
@@ -32,7 +32,7 @@ def make_backup(directory):
 def test_a_damaged_database_is_replaced_by_its_backup_and_the_run_goes_on(data, tmp_path):
     tables = {name: {"digits": {"path": data / "digits" / f"{name}.parquet"}} for name in PARTIES}
     labels = {"digits": {"path": data / "digits" / "labels.parquet"}}
-    with LocalFederation(tmp_path, tables, labels) as local, local.connect() as client:
+    with ForkedFederation(tmp_path, tables, labels) as local, local.connect() as client:
         run = client.start(spec(train__upper__steps=60, checkpoint_every=4, evaluate_every=4))
         checkpoints = (event.progress.checkpoint for event in run.watch())
         next(k for k in checkpoints if k >= 8)
@@ -64,23 +64,21 @@ def test_every_service_is_restored_into_an_empty_directory_and_the_run_ends_with
     case = BambiContract.case
     tables, labels = write_tables(tmp_path / "data", [case])
     left = {}
-    with fork_server() as server:
-        for way in ("quiet", "lost"):
-            local = ForkedFederation(tmp_path / way, tables, labels, policy=small_policy([case]))
-            local.fork_server = server
-            with local, local.connect() as client:
-                run = start(client, case.patient_spec, "restored")
-                if way == "lost":
-                    next(event for event in run.watch() if event.progress.checkpoint)
-                    for name in ("coordinator", *(each for each in local.services if each != "coordinator")):
-                        backup(local.directory / f"{name}.yaml", tmp_path / f"{name}.tar.gz")
-                    for name in local.services:
-                        local.kill(name)
-                        shutil.rmtree(local.directory / "state" / name)
-                    for name in local.services:
-                        restore(tmp_path / f"{name}.tar.gz", local.directory / f"{name}.yaml")
-                        local.restart(name)
-                run = wait_for_end(client, run.run_id)
-                assert run.state == "COMPLETED", run.reason
-                left[way] = remains_of(local, client, run.run_id)
+    for way in ("quiet", "lost"):
+        local = TwinFederation(tmp_path / way, tables, labels, policy=small_policy([case]))
+        with local, local.connect() as client:
+            run = start(client, case.patient_spec, "restored")
+            if way == "lost":
+                next(event for event in run.watch() if event.progress.checkpoint)
+                for name in ("coordinator", *(each for each in local.services if each != "coordinator")):
+                    backup(local.directory / f"{name}.yaml", tmp_path / f"{name}.tar.gz")
+                for name in local.services:
+                    local.kill(name)
+                    shutil.rmtree(local.directory / "state" / name)
+                for name in local.services:
+                    restore(tmp_path / f"{name}.tar.gz", local.directory / f"{name}.yaml")
+                    local.restart(name)
+            run = wait_for_end(client, run.run_id)
+            assert run.state == "COMPLETED", run.reason
+            left[way] = remains_of(local, client, run.run_id)
     assert left["lost"] == left["quiet"]

@@ -7,11 +7,11 @@ import pyarrow.parquet as pq
 import pytest
 
 from parley.client import RequestRefused
-from parley.local import LocalFederation
 from parley.services.party.config import TableConfig
 from parley.services.party.tables import TableStore
 from parley.splitting import split_dataset
 from parley.tables.digests import table_digest
+from parley.testing.federations import ForkedFederation
 from tests.integration.conftest import spec
 
 PARTIES = ("bank", "shop", "telco")
@@ -27,7 +27,7 @@ def data(tmp_path):
 def federation(data, **policy):
     tables = {name: {"train": {"path": str(data / f"{name}.parquet")}} for name in PARTIES}
     labels = {"train": {"path": str(data / "labels.parquet")}}
-    return LocalFederation(data.parent / "federation", tables, labels, policy=policy)
+    return ForkedFederation(data.parent / "federation", tables, labels, policy=policy)
 
 
 def events_until(run, step):

@@ -8,8 +8,8 @@ from safetensors.torch import load_file
 from typer.testing import CliRunner
 
 from parley.cli import app
-from parley.local import LocalFederation
 from parley.splitting import split_dataset
+from parley.testing.federations import ForkedFederation
 
 PARTIES = ("bank", "shop", "telco")
 SHARES = {"bank": "columns", "shop": "party", "telco": "nothing"}
@@ -36,7 +36,7 @@ def tuning(tmp_path_factory):
     tables = {name: {"train": {"path": folder / "data" / f"{name}.parquet"}} for name in PARTIES}
     policies = {name: {"coefficients": shared} for name, shared in SHARES.items()}
     labels = {"train": {"path": folder / "data" / "labels.parquet"}}
-    with LocalFederation(folder, tables, labels, policies=policies) as local:
+    with ForkedFederation(folder, tables, labels, policies=policies) as local:
         yield local
 
 

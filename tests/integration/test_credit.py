@@ -13,10 +13,11 @@ from sklearn.metrics import roc_auc_score
 from typer.testing import CliRunner
 
 from parley.cli import app
-from parley.local import LocalFederation
+from parley.client import RequestRefused
 from parley.numerics.streams import stream
 from parley.spec.parsing import parse_spec
 from parley.spec.rows import divide
+from parley.testing.federations import ForkedFederation
 
 CREDIT = Path(__file__).parents[3] / "shared" / "data" / "credit" / "uci_credit_card.csv.xz"
 HELD = {"bureau": (1, 6), "bank": (6, 12), "telco": (12, 24)}
@@ -62,7 +63,7 @@ def federation(pooled, tmp_path_factory):
     labels = write(folder / "labels.csv", ["id", "label"], [[key, int(row[-1])] for key, row in table.items()])
     policies = {party: {"coefficients": shared} for party, shared in SHARES.items()}
     coordinated = {"customers": {"path": labels}}
-    with LocalFederation(folder, tables, coordinated, policies=policies, ready_seconds=240) as local:
+    with ForkedFederation(folder, tables, coordinated, policies=policies, ready_seconds=240) as local:
         yield local
 
 
@@ -215,3 +216,76 @@ def test_noisy_labels_of_an_exploration_are_one_release_in_the_ledger(client):
     run = client.start(EXPLORE.replace('{mechanism: "off"}', "{mechanism: once, epsilon: 3}"))
     run.result()
     assert [(entry.releases, entry.epsilon) for entry in run.ledger().entries] == [(1, 3.0)]
+
+
+@pytest.fixture(scope="module")
+def carded(client, explored):
+    run = client.start((SPEC % "off").replace("name: credit", f"name: card\nbinned_by: {explored.run_id}"))
+    run.result()
+    return run
+
+
+def card_of(run, *arguments):
+    shown = CliRunner().invoke(app, ["scorecard", run.run_id, *map(str, arguments), "--json"])
+    assert shown.exit_code == 0, shown.output
+    return json.loads(shown.output)
+
+
+def weigh(values, edges, weights):
+    return np.array(weights)[np.searchsorted(edges, values, side="left")]
+
+
+def test_points_of_all_parties_add_up_to_the_pooled_scorecard(federation, explored, carded, divided, pooled):
+    """The naive way: weigh the pooled table, fit it by statsmodels, scale its logits to points."""
+    (features, classes), (held, _) = divided
+    names, bins = pooled[0][1:-1], {}
+    for party in HELD:
+        for row in invoke(explored.run_id, "--config", federation.directory / f"{party}.yaml", "--bins"):
+            bins.setdefault(row["column"], []).append(row)
+    edges = {column: [row["up to"] for row in rows[:-1]] for column, rows in bins.items()}
+    weights = {name: evidence_of(features[:, c], classes, edges[name])[0] for c, name in enumerate(names)}
+    trained, test = (
+        np.stack([weigh(table[:, c], edges[name], weights[name]) for c, name in enumerate(names)], axis=1)
+        for table in (features, held)
+    )
+    wanted = sm.GLM(classes, sm.add_constant(trained), sm.families.Binomial()).fit(tol=1e-14)
+    logits = sm.add_constant(test, has_constant="add") @ wanted.params
+    factor, found = 20 / np.log(2), np.zeros(len(held))
+    for party, (first, last) in HELD.items():
+        rows = card_of(carded, "--config", federation.directory / f"{party}.yaml")
+        for name in names[first - 1 : last - 1]:
+            points = [row["points"] for row in rows if row["column"] == name]
+            found += weigh(held[:, names.index(name)], edges[name], points)
+        found += sum(row["points"] for row in rows if row["column"] == "(intercept)")
+    np.testing.assert_allclose(found, 600 - factor * np.log(50) - factor * logits, 1e-6)
+
+
+def test_others_see_points_as_far_as_policies_go(federation, carded):
+    dialled = ["--address", federation.addresses["coordinator"]]
+    rows = card_of(carded, *dialled, "--identity", federation.directory / "certificates" / "client")
+    assert {row["party"] for row in rows} == {"bureau", "bank"}
+    limit = [row for row in rows if row["column"] == "LIMIT_BAL"]
+    assert [row["bin"] for row in limit] == list(range(1, len(limit) + 1))
+    assert limit[-1]["points"] > limit[0]["points"]  # a higher limit goes with fewer defaults
+
+
+def test_rows_that_are_predicted_are_binned_as_those_that_were_trained_on(client, carded, common):
+    rows = divide(parse_spec(SPEC % "off").split, len(common), stream(0, "split")).test
+    found = client.run(carded.run_id).predict(ids=[str(common[row]) for row in rows[:200]])
+    assert 0.01 < found.scores[:, 0].min() < found.scores[:, 0].max() < 0.99
+
+
+def test_bins_of_a_run_that_never_explored_are_refused(client, run):
+    with pytest.raises(RequestRefused, match="binned_by"):
+        client.start((SPEC % "off").replace("name: credit", f"name: bad\nbinned_by: {run.run_id}")).result()
+
+
+def test_a_run_reports_its_matrix_curves_and_rates(run, divided):
+    (features, classes), (held, truth) = divided
+    wanted = sm.GLM(classes, sm.add_constant(features), sm.families.Binomial()).fit(tol=1e-14)
+    above = wanted.predict(sm.add_constant(held, has_constant="add")) > run.metrics["test threshold"]
+    assert run.metrics["test confusion/1/1"] == (above & (truth == 1)).sum()
+    assert run.metrics["test recall"] == pytest.approx((above & (truth == 1)).sum() / truth.sum())
+    bands = [value for name, value in run.metrics.items() if name.startswith("test bands/") and name.endswith("rows")]
+    assert sum(bands) == len(held)
+    assert min(bands) >= 20

@@ -5,9 +5,9 @@ import os
 import pytest
 
 from parley.dashboard.crossings import crossings
-from parley.local import LocalFederation
 from parley.privacy.manifest import PUBLIC
 from parley.protocols.manifest import whole_manifest
+from parley.testing.federations import ForkedFederation
 from tests.faults.cases import CASES, PARTIES, _asysqn, _bambi, labels_of, make_tables, spec_text, tables_of
 
 DERIVED = {entry.field.removeprefix("parley.") for entry in whole_manifest() if entry.derived_from != PUBLIC}
@@ -57,7 +57,7 @@ def watched(tmp_path_factory):
     folder = tmp_path_factory.mktemp("crossings")
     make_tables(folder / "data")
     os.environ["FIELDS"] = str(folder / "fields")
-    local = LocalFederation(
+    local = ForkedFederation(
         folder / "federation",
         {name: tables_of(folder / "data", name) for name in PARTIES},
         labels_of(folder / "data"),

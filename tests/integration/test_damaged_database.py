@@ -8,10 +8,10 @@ import sys
 import pytest
 
 from parley.client import RequestRefused
-from parley.local import LocalFederation
 from parley.services.coordinator.registry import Registry
 from parley.services.coordinator.registry_tables import RunRecord, events, row_of, runs
 from parley.storage.engines import open_engine
+from parley.testing.federations import ForkedFederation
 
 PAGE = 4096
 
@@ -19,7 +19,7 @@ PAGE = 4096
 @pytest.fixture
 def local(data, tmp_path):
     tables = {"bank": {"digits": {"path": data / "digits" / "bank.parquet"}}}
-    federation = LocalFederation(tmp_path, tables, {"digits": {"path": data / "digits" / "labels.parquet"}})
+    federation = ForkedFederation(tmp_path, tables, {"digits": {"path": data / "digits" / "labels.parquet"}})
     federation.write()
     (tmp_path / "state" / "coordinator").mkdir(parents=True)
     fill(database(federation))

@@ -8,7 +8,7 @@ import time
 import pytest
 
 from parley.client import RequestRefused
-from parley.local import LocalFederation
+from parley.testing.federations import ForkedFederation
 from tests.integration.conftest import spec
 
 PARTIES = ("bank", "shop", "telco")
@@ -19,7 +19,9 @@ def local(postgres_server, data, tmp_path_factory):
     tables = {name: {"digits": {"path": data / "digits" / f"{name}.parquet"}} for name in PARTIES}
     labels = {"digits": {"path": data / "digits" / "labels.parquet", "budget": {"epsilon": 1e5}}}
     options = {"database": postgres_server.url}
-    with LocalFederation(tmp_path_factory.mktemp("outages"), tables, labels, coordinator_options=options) as federation:
+    with ForkedFederation(
+        tmp_path_factory.mktemp("outages"), tables, labels, coordinator_options=options
+    ) as federation:
         yield federation
 
 

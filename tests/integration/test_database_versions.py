@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from parley.local import LocalFederation
 from parley.privacy.ledger import open_ledger
+from parley.testing.federations import ForkedFederation
 
 RELEASED = Path(__file__).parents[1] / "contract" / "released" / "0.1.0-sqlite.sql"
 
@@ -18,7 +18,7 @@ RELEASED = Path(__file__).parents[1] / "contract" / "released" / "0.1.0-sqlite.s
 def local(data, tmp_path):
     tables = {"bank": {"digits": {"path": data / "digits" / "bank.parquet"}}}
     labels = {"digits": {"path": data / "digits" / "labels.parquet"}}
-    federation = LocalFederation(tmp_path, tables, labels)
+    federation = ForkedFederation(tmp_path, tables, labels)
     federation.write()
     for name in ("bank", "coordinator"):
         (tmp_path / "state" / name).mkdir(parents=True)

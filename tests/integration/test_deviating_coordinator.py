@@ -20,6 +20,7 @@ from parley.client import RequestRefused
 from parley.contracts.bambi.v1 import bambi_pb2
 from parley.contracts.party.v1 import party_service_pb2 as pb
 from parley.contracts.party.v1 import party_service_pb2_grpc as pb_grpc
+from parley.contracts.serving.v1.serving_pb2 import GivenBlock, ServedRows
 from parley.privacy.receipts import TranscriptDiffers
 from parley.protocols.tensor.codec import Blobs, decode_tensor, encode_tensor
 from parley.services.party.transcripts import TranscriptFile, check_record
@@ -228,6 +229,45 @@ def test_other_parties_are_told_another_spec(coordinator, what):
         ("telco", "DATA_INVALID"),  # it has no such column
         ("shop", "POLICY_REFUSED"),  # the limit is the parties' own to set
     }, "the victim refuses before anything has left"
+
+
+def serving(coordinator, trained):
+    """A session of a deployed model at every party."""
+    every = {name: {"purpose": pb.PURPOSE_SERVE, "deployment": "deviates"} for name in NAMES}
+    return coordinator(run_id=trained).open(dict.fromkeys(NAMES, trained_spec()), **every).begin()
+
+
+def served(session, name, number, ids, **fields):
+    """A party's answer to a question about rows."""
+    ask = bambi_pb2.RowsForward(rows=bambi_pb2.ROW_SET_ALL, first=0, count=len(ids))
+    question = ServedRows(ids=ids, callers=["analyst"], asked_by=[0] * len(ids), **fields)
+    return session.exchange(name, bambi_pb2.Instruction(round=number, rows_forward=ask), served=question)[0]
+
+
+def test_a_deployed_model_is_asked_for_other_rows_at_one_party(coordinator, trained):
+    session = serving(coordinator, trained)
+    assert opens([_masked(served(session, name, 1, ["1", "2"])) for name in NAMES])
+    told = {VICTIM: ["1", "2"], "shop": ["1", "3"], "telco": ["1", "3"]}
+    assert not opens([_masked(served(session, name, 2, told[name])) for name in NAMES])
+    same = [_masked(served(session, name, 3, ["1", "2"])) for name in NAMES]
+    assert not opens(same), "who was told different things never opens a sum again"
+
+
+def test_a_deployed_model_is_told_at_one_party_that_a_caller_brings_a_block(coordinator, trained):
+    session = serving(coordinator, trained)
+    given = [GivenBlock(party=1, rows=[0])]
+    answers = {name: served(session, name, 1, ["1"], given=given) for name in (VICTIM, "telco")}
+    assert {answer.declined.reason for answer in answers.values()} == {"FEATURES_REFUSED"}, "no policy names a block"
+    assert not any(answer.bambi.HasField("embedding") for answer in answers.values())
+
+
+def test_a_deployed_model_takes_no_other_instruction(coordinator, trained):
+    session = serving(coordinator, trained)
+    question = ServedRows(ids=["1"], callers=["analyst"], asked_by=[0])
+    for instruction in (rows(1), forward(1), bambi_pb2.Instruction(round=1, finish=bambi_pb2.Finish())):
+        with pytest.raises(Refused) as refusal:
+            session.exchange(VICTIM, instruction, served=question)
+        assert refusal.value.reason == "MESSAGE_INVALID"
 
 
 def test_a_party_is_told_to_train_on_ids_of_the_coordinators_choice(coordinator):

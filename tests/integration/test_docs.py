@@ -7,10 +7,12 @@ the interpreter of that session. A word after `sh` says who runs the block inste
     cluster      nobody here: it needs a Kubernetes cluster; tests/e2e renders and validates the chart
     hosts        nobody here: it needs several hosts; tests/e2e plays it with containers
     ci           `.ci/run` and whoever changes the code
+    credit       a test here, where the table of card holders is
 """
 
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -19,9 +21,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from typer.testing import CliRunner
+
+from parley.cli import app
+from parley.client import RequestRefused
+from tests.integration.conftest import spec
 
 ROOT = Path(__file__).parents[2]
-ELSEWHERE = {"containers", "cluster", "hosts", "ci"}
+ELSEWHERE = {"containers", "cluster", "hosts", "ci", "credit"}
+CREDIT = ROOT.parent / "shared" / "data" / "credit" / "uci_credit_card.csv.xz"
 FENCE = re.compile(r"^```(?P<language>sh|python)(?P<tag>[^\n]*)\n(?P<text>.*?)^```", re.MULTILINE | re.DOTALL)
 STOP = "trap 'kill $(jobs -p) 2> /dev/null || true; wait' EXIT"
 
@@ -80,13 +88,13 @@ def lend_environment(clone: Path) -> None:
     (clone / ".venv" / "installed.stamp").touch()
 
 
-def run_document(document: Path, clone: Path) -> None:
-    session = "\n".join(block.shell for block in blocks(document) if not block.tag)
+def run_document(document: Path, clone: Path, tag: str = "", **environment: str) -> None:
+    session = "\n".join(block.shell for block in blocks(document) if block.tag == tag)
     outside = [folder for folder in os.environ["PATH"].split(os.pathsep) if not (Path(folder) / "parley").exists()]
     done = subprocess.run(
         ["bash", "-c", f"set -euo pipefail\n{STOP}\n{session}"],
         cwd=clone,
-        env={**os.environ, "PATH": os.pathsep.join(outside), "OMP_NUM_THREADS": "1", "VIRTUAL_ENV": ""},
+        env={**os.environ, "PATH": os.pathsep.join(outside), "OMP_NUM_THREADS": "1", "VIRTUAL_ENV": "", **environment},
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -118,6 +126,16 @@ def test_the_commands_of_a_document_run_in_order(document, tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1200)
+def test_the_commands_of_the_credit_tutorial_run_in_order(tmp_path):
+    if not CREDIT.exists():
+        pytest.skip("the UCI credit table lies in ../shared/data, which is not here")
+    clone = copy_repository(tmp_path / "parley")
+    lend_environment(clone)
+    run_document(ROOT / "docs" / "tutorial-credit.md", clone, "credit", CREDIT=str(CREDIT))
+
+
+@pytest.mark.slow
 @pytest.mark.timeout(1800)
 def test_the_commands_of_the_readme_run_in_a_fresh_clone_without_an_environment(tmp_path):
     run_document(ROOT / "README.md", copy_repository(tmp_path / "parley"))
@@ -134,3 +152,29 @@ def test_links_between_documents_lead_somewhere(document):
     links = re.findall(r"\]\(([^)#\s]+)(?:#[^)]*)?\)", document.read_text())
     inside = [link for link in links if "://" not in link]
     assert [link for link in inside if not (document.parent / link).exists()] == []
+
+
+def test_the_commands_that_tidy_up_do_what_the_page_says(federation):
+    """Of docs/operations.md, on two runs of the federation that other tests share."""
+    address = ["--address", federation.addresses["coordinator"], "--identity", str(federation.identity("client"))]
+    (commands,) = [block.text for block in blocks(ROOT / "docs" / "operations.md") if "parley run tag" in block.text]
+    with federation.connect() as client:
+        made = [client.start(spec(name="digits", train__upper__steps=1)) for _ in range(2)]
+        for run in made:
+            run.result()
+        first, second = (run.run_id for run in made)
+        outputs = []
+        for line in commands.replace("digits-1a2b3c4d", first).replace("digits-5e6f7a8b", second).splitlines():
+            program, *words = shlex.split(line, comments=True)
+            assert program == "parley"
+            result = CliRunner().invoke(app, [*words, *address])
+            assert result.exit_code == 0, f"{line}: {result.output}"
+            outputs.append(result.output)
+        _, listed, compared, _, _ = outputs
+        assert first in listed
+        assert second not in listed
+        assert first in compared
+        assert second in compared
+        assert client.run(first).message.tags == ["baseline"]
+        with pytest.raises(RequestRefused, match="RUN_UNKNOWN"):
+            client.run(second)

@@ -11,9 +11,9 @@ import yaml
 from typer.testing import CliRunner
 
 from parley.cli import app
-from parley.local import LocalFederation
 from parley.services.wire.certificates import create_authority, issue
 from parley.splitting import split_dataset
+from parley.testing.federations import ForkedFederation
 
 PARTIES = ("bank", "shop", "telco")
 
@@ -32,7 +32,7 @@ def patient(tmp_path_factory):
     tables["shop"]["customers"] = {"path": directory / "twice.csv"}
     labels = {"train": {"path": directory / "data" / "labels.parquet"}}
     modules = {"telco": "tests.integration.other_version_party"}
-    with LocalFederation(directory, tables, labels, modules=modules) as local:
+    with ForkedFederation(directory, tables, labels, modules=modules) as local:
         yield local
 
 

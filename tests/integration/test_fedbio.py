@@ -15,7 +15,6 @@ from sklearn.datasets import load_digits
 from parley.client import RequestRefused
 from parley.experiments.fedbio_parties import Given
 from parley.experiments.fedbio_parties import train as train_here
-from parley.local import LocalFederation
 from parley.numerics.few_shot import sample_task
 from parley.numerics.streams import stream
 from parley.party.fedbio import steps as party
@@ -23,7 +22,12 @@ from parley.party.fedbio.hyper_representation import HyperRepresentation
 from parley.party.fedbio.objectives import DataCleaning
 from parley.party.fedbio.role import settings_of
 from parley.protocols.fedbio.settings import FedbioSpec
+from parley.services.coordinator.labels import LabelStore
+from parley.services.party.config import TableConfig
+from parley.services.party.tables import TableStore
+from parley.simulation.many import simulate
 from parley.spec.parsing import parse_spec
+from parley.testing.federations import ForkedFederation
 
 HOSPITALS = ("north", "south", "east", "west")
 TRAINING, CHECKED, TEST, CLASSES = 200, 40, 60, 10
@@ -67,7 +71,7 @@ def federation(tmp_path_factory):
         unlabelled = {key: value for key, value in tables[name]["records"].items() if key != "label"}
         tables[name]["unlabelled"] = unlabelled
     policy = {"aggregations": ["pairwise", "two_tree", "plain"], "minimum_batch": 6, "minimum_evaluation": 6}
-    with LocalFederation(tmp_path_factory.mktemp("federation"), tables, {}, policy=policy) as local:
+    with ForkedFederation(tmp_path_factory.mktemp("federation"), tables, {}, policy=policy) as local:
         yield local
 
 
@@ -144,6 +148,22 @@ def simulated(text: str) -> party.Blocks:
     some, settings = train.parties_per_round, settings_of(train)
     trained = train_here(tasks, settings, train.rounds, sampled=some, seed=run.seed, names=HOSPITALS)
     return trained.states[0].variables
+
+
+def test_a_simulation_has_the_bits_of_the_federation(client, federation):
+    text = spec(rounds=3, parties_per_round=3)
+    run = client.start(text)
+    run.result()
+    stores = {
+        name: TableStore({table: TableConfig(**fields) for table, fields in tables.items()})
+        for name, tables in federation.tables.items()
+    }
+    models = simulate(parse_spec(text), stores, LabelStore({})).models
+    for name, model in zip(HOSPITALS, models, strict=True):
+        kept = model_of(federation, run, name)
+        assert {key: value.numpy().tobytes() for key, value in model.items()} == {
+            key: value.numpy().tobytes() for key, value in kept.items()
+        }
 
 
 def sorted_rows(ids, features, labels):

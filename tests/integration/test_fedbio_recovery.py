@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from parley.contracts.run.v1 import run_pb2
-from parley.local import LocalFederation
 from parley.model_card import model_card
+from parley.testing.federations import ForkedFederation
 from tests.integration.test_fedbio import file_of, hospital_rows, model_of, spec, write
 
 HOSPITALS = ("north", "south", "east", "west", "centre")
@@ -26,7 +26,7 @@ def federation(tmp_path_factory):
         }
         for m, name in enumerate(HOSPITALS)
     }
-    with LocalFederation(tmp_path_factory.mktemp("federation"), tables, {}) as local:
+    with ForkedFederation(tmp_path_factory.mktemp("federation"), tables, {}) as local:
         yield local
 
 

@@ -17,7 +17,6 @@ from parley.contracts.run.v1 import run_pb2
 from parley.experiments import hgp_parties
 from parley.experiments.hgp_error import exact_solution
 from parley.experiments.synthetic_clients import synthetic_clients
-from parley.local import LocalFederation
 from parley.numerics.bilevel_costs import regularised_logistic, weighted_samples
 from parley.numerics.streams import stream
 from parley.party.hgp.schedule import SpecSchedule
@@ -26,6 +25,7 @@ from parley.protocols.hgp.settings import HgpSpec
 from parley.services.party.config import Policy
 from parley.spec.parsing import parse_spec
 from parley.spec.rows import divide
+from parley.testing.federations import ForkedFederation
 
 pytestmark = pytest.mark.timeout(600)  # thousands of steps between processes
 PARTIES = ("north", "east", "south")
@@ -61,7 +61,7 @@ def federation(tmp_path_factory):
         np.savez(digits, x=pixels, label=labels, ids=ids, columns=np.array([f"p{column}" for column in range(64)]))
         tables[party]["digits"] = {"path": str(digits), "label": "label", "label_path": str(digits)}
     policy = {"algorithms": ["hgp"]}
-    with LocalFederation(tmp_path_factory.mktemp("hgp-federation"), tables, {}, policy=policy) as local:
+    with ForkedFederation(tmp_path_factory.mktemp("hgp-federation"), tables, {}, policy=policy) as local:
         yield local
 
 
@@ -275,8 +275,8 @@ def test_robust_delivery_over_links_that_lose_nothing_gives_the_same_hyper_gradi
 
 
 def test_a_party_that_is_stopped_for_seconds_delays_a_robust_run_and_changes_no_figure(client, federation):
-    inner = {"steps": 400, "learning_rate": 0.5, "milestones": [200]}
-    hyper = {"rounds": 200, "push_steps": 3, "step_size": 1.0}
+    inner = {"steps": 200, "learning_rate": 0.5, "milestones": [100]}
+    hyper = {"rounds": 60, "push_steps": 3, "step_size": 1.0}
     text = spec(delivery="robust", patience_seconds=0.02, inner=inner, hyper=hyper, stretch=100)
     run, process = client.start(text), federation.processes["south"]
     next(event for event in run.watch() if event.state == run_pb2.RUN_STATE_RUNNING)
@@ -293,7 +293,8 @@ def test_a_party_that_is_stopped_for_seconds_delays_a_robust_run_and_changes_no_
 
 
 def test_a_killed_party_comes_back_and_the_run_ends_with_the_same_bits(client, federation):
-    text = spec(inner={"steps": 300, "learning_rate": 0.2}, outer={"steps": 8, "step_size": 0.01}, stretch=100)
+    inner = {"steps": 200, "learning_rate": 0.2}
+    text = spec(inner=inner, hyper=SHORT["hyper"], outer={"steps": 8, "step_size": 0.01}, stretch=100)
     run = client.start(text)
     for event in run.watch():
         if event.step >= 2:

@@ -8,7 +8,7 @@ import time
 import httpx
 import pytest
 
-from parley.local import LocalFederation
+from parley.testing.federations import ForkedFederation
 
 DESCRIPTORS = 256
 """What the services may have open: fewer than the idle connections that come."""
@@ -22,11 +22,12 @@ def scarce(tmp_path_factory):
     (folder / "bank.csv").write_text("id,a\n1,2\n2,3\n")
     (folder / "labels.csv").write_text("id,label\n1,0\n2,1\n")
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    local = LocalFederation(
+    local = ForkedFederation(
         folder / "federation",
         {"bank": {"train": {"path": folder / "bank.csv"}}},
         {"train": {"path": folder / "labels.csv"}},
         coordinator_options={"web": {"listen": "127.0.0.1:0"}},
+        wrappers={name: ["env"] for name in ("bank", "coordinator")},  # processes of this one, whose limits they get
         ready_seconds=240,
     )
     resource.setrlimit(resource.RLIMIT_NOFILE, (DESCRIPTORS, hard))

@@ -25,10 +25,10 @@ from parley.attacks.labels import (
     sign_attack,
 )
 from parley.client import RequestRefused
-from parley.local import LocalFederation
 from parley.numerics.losses import Softmax
 from parley.privacy.label_mechanisms import choose_mechanism
 from parley.privacy.target_bins import BinnedTargets, Bins
+from parley.testing.federations import ForkedFederation
 
 RECORDS, CLASSES = 4000, 10
 KNOWN = 400
@@ -59,7 +59,7 @@ def eavesdropping(tmp_path_factory, truth):
     pyarrow.parquet.write_table(pa.table({"id": ids, "label": truth / (CLASSES - 1)}), directory / "numbers.parquet")
     recording = directory / "recording"
     recording.mkdir()
-    federation = LocalFederation(
+    federation = ForkedFederation(
         directory,
         {name: {"train": {"path": directory / f"{name}.parquet"}} for name in ("bob", "eve")},
         {"train": {"path": directory / "labels.parquet"}, "numbers": {"path": directory / "numbers.parquet"}},

@@ -8,7 +8,7 @@ import pytest
 from typer.testing import CliRunner
 
 from parley.cli import app
-from parley.local import LocalFederation
+from parley.testing.federations import ForkedFederation
 
 
 @pytest.fixture(scope="module")
@@ -21,7 +21,7 @@ def slow(tmp_path_factory):
     tables = {name: {"train": {"path": folder / f"{name}.csv"}} for name in ("bank", "shop")}
     modules = {"bank": "tests.integration.slow_table_party"}
     labels = {"train": {"path": folder / "labels.csv"}}
-    with LocalFederation(folder, tables, labels, modules=modules) as local:
+    with ForkedFederation(folder, tables, labels, modules=modules) as local:
         yield local
 
 

@@ -12,7 +12,6 @@ from scipy.stats import kstest
 
 from parley.client import RequestRefused
 from parley.experiments import ldp_dsbo_agents
-from parley.local import LocalFederation
 from parley.numerics.networks import gossip_weights, links
 from parley.party.ldp_dsbo import meta_learning as ldp_meta
 from parley.party.ldp_dsbo.objectives import admit
@@ -23,6 +22,7 @@ from parley.privacy.noise import KeyedNoise
 from parley.protocols.decentralised.messages import plan_of
 from parley.protocols.ldp_dsbo.settings import LdpDsboSpec
 from parley.spec.parsing import parse_spec
+from parley.testing.federations import ForkedFederation
 from parley.testing.remains import start
 from tests.faults.harness import DisturbableFederation, wait_for_step
 
@@ -71,7 +71,7 @@ def federation(tables, tmp_path_factory):
     recording = tmp_path_factory.mktemp("recording")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("RECORDING", str(recording))
-        local = LocalFederation(
+        local = ForkedFederation(
             tmp_path_factory.mktemp("ldp-federation"), tables, {}, modules=modules, policy={"epsilon_budget": 90.0}
         )
         with local:

@@ -12,18 +12,18 @@ import yaml
 from safetensors.numpy import load
 
 from parley.contracts.run.v1 import run_pb2
-from parley.local import LocalFederation
 from parley.numerics.networks import links, out_neighbours
 from parley.numerics.push_sum import Mass, estimate, gather, initial_mass, split
 from parley.protocols.decentralised.messages import plan_of
 from parley.protocols.hgp.settings import HgpSpec
 from parley.spec.parsing import parse_spec
+from parley.testing.federations import ForkedFederation
 from tests.faults.relay import Relay, seeded_fates
 
 pytestmark = pytest.mark.timeout(600)  # thousands of steps between processes
 PARTIES = ("north", "east", "south", "west")
 ROWS, WIDTH, DECAY = 40, 3, 1e-3
-STEPS, LOSSY = 320, 120
+STEPS, LOSSY = 160, 100
 """Push-Sum steps of an average, and after how many of them the loss stops."""
 
 
@@ -36,7 +36,7 @@ def records(member):
     return draw.normal(loc=member, size=(ROWS, WIDTH)), draw.integers(0, 2, size=ROWS)
 
 
-class LossyFederation(LocalFederation):
+class LossyFederation(ForkedFederation):
     """A local federation in which everyone dials a party through its relay."""
 
     relays: dict[str, Relay]
@@ -120,7 +120,7 @@ def wait_until_seen(federation, step):
 
 
 def test_running_totals_give_the_exact_average_under_loss_repetition_reordering_and_a_restart(federation):
-    text = spec(train={"delivery": "robust", "patience_seconds": 0.02, "stretch": 80}, wait_seconds=60)
+    text = spec(train={"delivery": "robust", "patience_seconds": 0.02, "stretch": 40}, wait_seconds=60)
     with federation.connect() as client:
         run = client.start(text)
         wait_until_seen(federation, STEPS + LOSSY // 2)  # in the lossy part of the second average

@@ -11,11 +11,11 @@ from sklearn.impute import SimpleImputer
 from sklearn.preprocessing import OneHotEncoder, StandardScaler
 
 from parley.client import RequestRefused
-from parley.local import LocalFederation
 from parley.numerics.streams import stream
 from parley.services.party.checkpoints import Store
 from parley.spec.parsing import parse_spec
 from parley.spec.rows import divide
+from parley.testing.federations import ForkedFederation
 from tests.integration.conftest import spec
 
 PARTIES, ROWS = ("bank", "shop"), 240
@@ -85,7 +85,7 @@ def messy_federation(tmp_path_factory):
     write(directory / "labels.parquet", {"label": (score > np.median(score)).astype(int)})
     labels = {name: {"path": directory / "labels.parquet"} for name in ("messy", "clean", "undeclared")}
     policy = {"tables": ["messy", "clean", "undeclared", "fresh"]}
-    with LocalFederation(tmp_path_factory.mktemp("federation"), tables, labels, policy=policy) as local:
+    with ForkedFederation(tmp_path_factory.mktemp("federation"), tables, labels, policy=policy) as local:
         yield local
 
 
@@ -184,7 +184,7 @@ def test_a_federation_trains_from_postgresql_as_from_files(postgres_database, me
     labels = {"messy": {"url": postgres_database, "table": "labels"}}
     from_files = messy_client.start(spec(**SETTINGS))
     from_files.result()
-    with LocalFederation(tmp_path, tables, labels) as local, local.connect() as client:
+    with ForkedFederation(tmp_path, tables, labels) as local, local.connect() as client:
         run = client.start(spec(**SETTINGS))
         run.result()
         for party in PARTIES:

@@ -10,7 +10,7 @@ import sys
 import numpy as np
 import pytest
 
-from parley.testing.federations import ForkedFederation, fork_server
+from parley.testing.federations import TwinFederation
 from parley.testing.remains import remains_of, start, wait_for_end
 from parley.testing.stage import small_policy, write_tables
 from tests.contract_suite.built_in import PARTIES
@@ -75,7 +75,7 @@ def namespaces():
             subprocess.run(["ip", "netns", "delete", name], capture_output=True)
 
 
-class WalledFederation(ForkedFederation):
+class WalledFederation(TwinFederation):
     """A federation whose services run in namespaces of their own."""
 
     def write(self) -> None:
@@ -95,13 +95,11 @@ def federations(tmp_path_factory):
     wrappers = {name: ["ip", "netns", "exec", f"{PREFIX}{name}"] for name in ("coordinator", *PARTIES)}
     with contextlib.ExitStack() as stack:
         stack.enter_context(namespaces())
-        server = stack.enter_context(fork_server())
         walled = WalledFederation(
             folder / "w", tables, labels, policy=small_policy(cases), outbound=PARTIES, wrappers=wrappers
         )
-        opened = ForkedFederation(folder / "o", tables, labels, policy=small_policy(cases))
+        opened = TwinFederation(folder / "o", tables, labels, policy=small_policy(cases))
         for federation in (walled, opened):
-            federation.fork_server = server
             stack.enter_context(federation)
         yield walled, opened
 

@@ -1,24 +1,33 @@
 """One state, one coordinator: whoever comes second says why it does not serve, and ends."""
 
-import os
 import signal
-import subprocess
-import sys
 import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
 
-from parley.local import LocalFederation
+from parley.testing.federations import ForkedFederation
 
 ENDED = 120.0
 """Ten processes that start at once on a small machine take their time."""
 
 
+@dataclass(frozen=True)
+class Started:
+    """A coordinator's process, the file that says that it serves, and what it said."""
+
+    process: Any
+    ready: Path
+    log: Path
+
+
 @pytest.fixture
 def local(data, tmp_path):
     tables = {"bank": {"digits": {"path": data / "digits" / "bank.parquet"}}}
-    federation = LocalFederation(tmp_path, tables, {"digits": {"path": data / "digits" / "labels.parquet"}})
+    federation = ForkedFederation(tmp_path, tables, {"digits": {"path": data / "digits" / "labels.parquet"}})
     federation.write()
     return federation
 
@@ -29,33 +38,28 @@ def started(local, number, **changes):
     config |= {"listen": "127.0.0.1:0"} | changes
     path = local.directory / f"coordinator-{number}.yaml"
     path.write_text(yaml.safe_dump(config))
-    ready = local.directory / f"coordinator-{number}.ready"
-    command = [sys.executable, "-m", "parley.services.coordinator", "--config", str(path), "--ready-file", str(ready)]
-    process = subprocess.Popen(
-        [*command, "--parent", str(os.getpid())], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
-    )
-    return process, ready
+    local.modules = {**local.modules, path.stem: "parley.services.coordinator"}
+    local.start(path.stem)
+    return Started(local.processes[path.stem], path.with_suffix(".ready"), path.with_suffix(".log"))
 
 
 def settle(processes):
     """Wait until one serves and every other has ended; returns the one and what the others said."""
     deadline = time.monotonic() + ENDED
-    while sum(process.poll() is None for process, _ in processes) > 1 or not any(r.exists() for _, r in processes):
+    while sum(each.process.poll() is None for each in processes) > 1 or not any(e.ready.exists() for e in processes):
         assert time.monotonic() < deadline, "more than one goes on"
-        assert any(process.poll() is None for process, _ in processes), "none goes on"
+        assert any(each.process.poll() is None for each in processes), "none goes on"
         time.sleep(0.1)
-    (server,) = [process for process, _ in processes if process.poll() is None]
-    others = [process for process, _ in processes if process is not server]
-    assert [process.returncode for process in others] == [2] * len(others)
-    return server, [process.stderr.read().strip().splitlines()[-1] for process in others]
+    (server,) = [each.process for each in processes if each.process.poll() is None]
+    others = [each for each in processes if each.process is not server]
+    assert [each.process.poll() for each in others] == [2] * len(others)
+    return server, [each.log.read_text().strip().splitlines()[-1] for each in others]
 
 
 def end(processes):
-    for process, _ in processes:
-        if process.poll() is None:
-            process.send_signal(signal.SIGKILL)
-        process.wait()
-        process.stderr.close()
+    for each in processes:
+        each.process.kill()
+        each.process.wait()
 
 
 def test_of_ten_that_start_at_once_on_one_directory_one_serves(local):
@@ -104,7 +108,7 @@ def test_a_coordinator_keeps_its_database_through_a_restart_of_the_server(local,
         time.sleep(5.0)  # within which the lock is taken again
         processes.append(started(local, 1, database=postgres_server.url, state="state/1"))
         server, (line,) = settle(processes)
-        assert server is processes[0][0]
+        assert server is processes[0].process
         assert "is in use by another coordinator" in line
     finally:
         end(processes)
@@ -119,11 +123,11 @@ def test_a_coordinator_whose_database_was_taken_over_meanwhile_stops(local, post
         postgres_server.start()
         processes.append(started(local, 1, database=postgres_server.url, state="state/1"))
         deadline = time.monotonic() + ENDED
-        while not processes[1][1].exists():
+        while not processes[1].ready.exists():
             assert time.monotonic() < deadline
             time.sleep(0.1)
         first.send_signal(signal.SIGCONT)
         assert first.wait(ENDED) == 2
-        assert "another coordinator has taken the database over: this one stops" in first.stderr.read()
+        assert "another coordinator has taken the database over: this one stops" in processes[0].log.read_text()
     finally:
         end(processes)

@@ -15,7 +15,7 @@ from parley.contracts.relay.v1 import relay_service_pb2_grpc as pb_grpc
 from parley.services.wire.certificates import create_authority, issue, load_identity
 from parley.services.wire.refusals import reason_of
 from parley.services.wire.transport import channel_credentials, channel_options
-from parley.testing.federations import ForkedFederation, fork_server
+from parley.testing.federations import TwinFederation
 from parley.testing.remains import remains_of, start, wait_for_end
 from parley.testing.stage import small_policy, write_tables
 from tests.contract_suite import test_asysqn, test_bambi, test_fedbio, test_hgp, test_ldp_dsbo
@@ -55,17 +55,15 @@ def federations(tmp_path_factory, proxy):
             "outbound": PARTIES,
             "relay_options": {},
             "modules": {"relay": "tests.integration.recording_relay"},
-            "wrappers": {"relay": ["env"]},  # a process of its own: the fork server does not know the tests
         },
         "mixed": {"outbound": ("north", "south"), "wrappers": {"south": behind_proxy}},
     }
     with contextlib.ExitStack() as stack:
-        server, made = stack.enter_context(fork_server()), {}
+        made = {}
         for name, options in ways.items():
-            made[name] = ForkedFederation(
+            made[name] = TwinFederation(
                 folder / name, tables, labels, policy=small_policy(list(CASES.values())), **options
             )
-            made[name].fork_server = server
             stack.enter_context(made[name])
         yield made
 

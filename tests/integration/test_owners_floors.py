@@ -24,10 +24,10 @@ from parley.attacks.sums import (
     solve_gram,
 )
 from parley.client import RequestRefused
-from parley.local import LocalFederation
 from parley.privacy.feature_noise import RowNoise
 from parley.privacy.noise import KeyedNoise
 from parley.services.party.row_noise import account_name
+from parley.testing.federations import ForkedFederation
 
 ROWS, FEATURES, CLASSES = 60, 5, 4
 KEPT, OPEN = ("north", "south", "west"), ("open_north", "open_south", "open_west")
@@ -84,7 +84,7 @@ def federation(tmp_path_factory):
     views = {"train": {"narrow": NARROW, "wide": WIDE}}
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("RECORDING", str(directory / "recording"))
-        local = LocalFederation(
+        local = ForkedFederation(
             directory,
             tables,
             {"train": {"path": directory / "labels.parquet"}},

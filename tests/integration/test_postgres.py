@@ -2,9 +2,9 @@
 
 import sqlalchemy as sa
 
-from parley.local import LocalFederation
 from parley.services.coordinator.registry import Registry
 from parley.services.coordinator.registry_tables import RunRecord
+from parley.testing.federations import ForkedFederation
 from tests.integration.conftest import spec
 
 
@@ -16,7 +16,7 @@ def test_runs_and_ledger_live_in_postgresql(postgres_database, data, tmp_path):
     engine.dispose()
     tables = {name: {"digits": {"path": data / "digits" / f"{name}.parquet"}} for name in ("bank", "shop", "telco")}
     labels = {"digits": {"path": data / "digits" / "labels.parquet"}}
-    local = LocalFederation(tmp_path, tables, labels, coordinator_options={"database": postgres_database})
+    local = ForkedFederation(tmp_path, tables, labels, coordinator_options={"database": postgres_database})
     with local, local.connect() as client:
         old = client.run("old-1")
         assert (old.state, "cannot read" in old.reason) == ("FAILED", True)

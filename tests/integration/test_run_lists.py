@@ -12,7 +12,6 @@ from typer.testing import CliRunner
 from parley.cli import app
 from parley.client import RequestRefused
 from parley.contracts.run.v1 import run_service_pb2, run_service_pb2_grpc
-from parley.local import LocalFederation
 from parley.privacy.accounting import RandomisedResponse, RecordCounts
 from parley.privacy.ledger import Budget, Charge, open_ledger
 from parley.services.coordinator.registry import Registry
@@ -20,6 +19,7 @@ from parley.services.coordinator.registry_tables import RunRecord, events, row_o
 from parley.services.wire.certificates import load_identity
 from parley.services.wire.transport import channel_credentials, channel_options
 from parley.storage.engines import open_engine
+from parley.testing.federations import ForkedFederation
 from tests.integration.conftest import spec
 
 RUNS = 10_000
@@ -60,7 +60,7 @@ def fill(url):
 def local(data, tmp_path_factory):
     directory = tmp_path_factory.mktemp("lists")
     tables = {"bank": {"digits": {"path": data / "digits" / "bank.parquet"}}}
-    federation = LocalFederation(directory, tables, {"digits": {"path": data / "digits" / "labels.parquet"}})
+    federation = ForkedFederation(directory, tables, {"digits": {"path": data / "digits" / "labels.parquet"}})
     federation.write()
     (directory / "state" / "coordinator").mkdir(parents=True)
     fill(f"sqlite:///{directory / 'state' / 'coordinator' / 'coordinator.db'}")

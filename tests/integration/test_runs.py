@@ -88,10 +88,20 @@ def test_runs_do_not_disturb_each_other(client, federation):
         assert models(federation, run) == models(federation, alone)
 
 
-def test_a_cancelled_run_ends_and_resumes_to_the_same_model(client, federation):
-    undisturbed = client.start(spec(privacy__labels__mechanism="off", train__upper__steps=40))
-    undisturbed.result()
-    run = client.start(spec(privacy__labels__mechanism="off", train__upper__steps=40))
+LONG = spec(privacy__labels__mechanism="off", train__upper__steps=30, evaluate_every=0)
+
+
+@pytest.fixture(scope="module")
+def undisturbed(federation):
+    """The models of a run that nobody disturbs."""
+    with federation.connect() as client:
+        run = client.start(LONG)
+        run.result()
+        return models(federation, run)
+
+
+def test_a_cancelled_run_ends_and_resumes_to_the_same_model(client, federation, undisturbed):
+    run = client.start(LONG)
     wait_for_step(run, 4)
     run.cancel()
     assert run.refresh().state == "CANCELLED"
@@ -99,16 +109,13 @@ def test_a_cancelled_run_ends_and_resumes_to_the_same_model(client, federation):
         run.cancel()
     run.resume()
     assert run.result()
-    assert models(federation, run) == models(federation, undisturbed)
+    assert models(federation, run) == undisturbed
 
 
 @pytest.mark.parametrize("victim", ["shop", "coordinator"])
-def test_a_killed_process_comes_back_and_the_run_ends_with_the_same_bits(client, federation, victim):
-    settings = {"privacy__labels__mechanism": "off", "train__upper__steps": 60, "evaluate_every": 0}
-    undisturbed = client.start(spec(**settings))
-    undisturbed.result()
-    run = client.start(spec(**settings))
-    wait_for_step(run, 10)
+def test_a_killed_process_comes_back_and_the_run_ends_with_the_same_bits(client, federation, undisturbed, victim):
+    run = client.start(LONG)
+    wait_for_step(run, 6)
     federation.kill(victim)
     federation.restart(victim)
     deadline = time.monotonic() + 90
@@ -117,7 +124,7 @@ def test_a_killed_process_comes_back_and_the_run_ends_with_the_same_bits(client,
         time.sleep(0.2)
     assert run.state == "COMPLETED"
     assert run.message.attempt >= 2
-    assert models(federation, run) == models(federation, undisturbed)
+    assert models(federation, run) == undisturbed
 
 
 def test_a_lost_party_that_does_not_come_back_fails_the_run_by_name(client, federation):

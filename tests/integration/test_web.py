@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 
 from parley.cli import app
 from parley.client import RequestRefused
-from parley.local import LocalFederation
+from parley.testing.federations import ForkedFederation
 
 PARTIES = ("bank", "shop", "telco")
 FEATURE, LABEL, BAD_CELL = "73123.4567", "secret-class-81", "unreadable-cell-4711"
@@ -63,7 +63,7 @@ def watched(tmp_path_factory):
         }
     labels = {"id": ids, "label": np.where(sign > 0, LABEL, "other-class").tolist()}
     pq.write_table(pa.table(labels), folder / "labels.parquet")
-    local = LocalFederation(
+    local = ForkedFederation(
         folder / "federation",
         tables,
         {name: {"path": folder / "labels.parquet"} for name in ("train", "raw", "broken")},

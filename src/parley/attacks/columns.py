@@ -20,7 +20,6 @@ from parley.privacy.feature_noise import RowNoise
 from parley.protocols.asysqn.batches import watched_rows
 from parley.protocols.asysqn.settings import AsysqnSpec
 from parley.protocols.bambi.batches import lower_rows
-from parley.protocols.bambi.columns import crossing_columns
 from parley.protocols.bambi.settings import BambiSpec
 from parley.protocols.glm.settings import GlmSpec
 from parley.spec.rows import divide
@@ -41,7 +40,7 @@ def sums_over_rows(subject: StandIn, tape: Tape) -> tuple[NDArray[np.int64], Arr
         for current, total in tape.rounds:
             chosen = _bambi_rows(settings, rows, subject.spec.seed, current.ask)
             if chosen is not None:
-                outputs = crossing_columns(subject.classes) if settings.loss == "softmax" else 1
+                outputs = settings.columns(subject.classes) if settings.loss == "softmax" else 1
                 whole = total[: len(total) // (len(chosen) * outputs) * len(chosen) * outputs]
                 values = whole.reshape(-1, len(chosen), outputs)
                 groups.setdefault(chosen.tobytes(), (chosen, []))[1].extend(values)

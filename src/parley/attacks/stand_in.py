@@ -51,7 +51,7 @@ class StandIn:
         return {
             entry.name: TableStore(
                 {
-                    table: TableConfig(path=self.folder / f"{entry.name}-{table}.parquet", label=self._label)
+                    table: TableConfig(path=str(self.folder / f"{entry.name}-{table}.parquet"), label=self._label)
                     for table in self.spec.tables_of(index)
                 }
             )
@@ -61,7 +61,7 @@ class StandIn:
     @property
     def labels(self) -> LabelStore:
         """The coordinator's labels."""
-        return LabelStore({self.spec.label_table: LabelConfig(path=self.folder / "labels.parquet")})
+        return LabelStore({self.spec.label_table: LabelConfig(path=str(self.folder / "labels.parquet"))})
 
     @property
     def _label(self) -> str | None:

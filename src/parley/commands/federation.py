@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from parley.commands.options import Address, Coordinator, Identity, Json, RunId, dial
+from parley.commands.options import Address, Coordinator, Identity, Json, dial
 from parley.commands.refusals import REFUSED, Refused
 from parley.display import console, print_json, print_table, show, table_of
 
@@ -17,7 +17,7 @@ SHOWN_ROWS = 20
 
 
 def predict(
-    run: RunId,
+    run: Annotated[str, typer.Argument(help="The run's id, or the name of a deployment.", metavar="RUN")],
     address: Address,
     identity: Identity,
     coordinator: Coordinator = "coordinator",
@@ -40,7 +40,7 @@ def predict(
     if not wanted and (ids or ids_file is not None):
         raise Refused(f"{ids_file or '--ids'} names no rows: write one id on each line, or leave it out to predict all")
     with dial(address, identity, coordinator) as federation:
-        rows = _rows(federation.run(run).predict(table, wanted or None))
+        rows = _rows(federation.predict(run, table, wanted or None))
     if out is not None:
         _write(out, rows)
         console.print(f"Wrote {len(rows)} predictions to {out}", soft_wrap=True)

@@ -15,6 +15,7 @@ REFUSED, USAGE = 1, 2
 EXPECTED = frozenset(
     {
         "parley.client.RequestRefused",
+        "parley.dashboard.tokens.TokenRefused",
         "parley.datasets.DatasetError",
         "parley.local.ProcessEnded",
         "parley.modules.ModuleRefused",

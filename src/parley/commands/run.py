@@ -12,6 +12,7 @@ from parley.commands.coefficients import coefficient_rows, show_coefficients
 from parley.commands.options import Address, AddressIfAny, Coordinator, Identity, IdentityIfAny, Json, RunId, dial
 from parley.commands.refusals import REFUSED, Refused
 from parley.display import console, finite, print_json, show, show_fields, size
+from parley.spec.events import is_detail, without_details
 
 if TYPE_CHECKING:
     from parley.client import Federation, Run
@@ -89,7 +90,7 @@ def _foretold(federation: "Federation", text: str, link: "Link | None") -> dict[
             raise
         return {"unforetold": refused.message}
     seconds = {} if link is None else {"seconds": link.seconds(found)}
-    return {"rounds": found.rounds, "sent_bytes": found.sent_bytes, "received_bytes": found.received_bytes} | seconds
+    return asdict(found) | seconds
 
 
 def _sentence(foretold: dict[str, Any]) -> str:
@@ -97,6 +98,8 @@ def _sentence(foretold: dict[str, Any]) -> str:
         return f"no forecast: {foretold['unforetold']}"
     crossing = size(foretold["sent_bytes"] + foretold["received_bytes"])
     said = f"at most {foretold['rounds']} round trips and {crossing} over the coordinator's link"
+    if foretold["peer_bytes"]:
+        said += f", {size(foretold['peer_bytes'])} between the parties"
     return f"{said}, {foretold['seconds']:.4g} s of it for the messages" if "seconds" in foretold else said
 
 
@@ -132,10 +135,15 @@ def start(
     coordinator: Coordinator = "coordinator",
     watch: Annotated[bool, typer.Option("--watch", help="Follow the run to its end.")] = False,
     request_id: Annotated[str | None, typer.Option(help="A retry with the same id starts no second run.")] = None,
+    priority: Annotated[
+        int, typer.Option(help="Of runs that wait for their turn, the highest goes first.", min=-100, max=100)
+    ] = 0,
     link: LinkOption = None,
     json: Json = False,
 ) -> None:
     """Start a run and print its id. What it will send is told before, on the error output.
+
+    If as many runs are active as may be, it waits for its turn (QUEUED).
 
     Example: [bold]parley run start spec.yaml --watch[/bold]
     """
@@ -146,7 +154,9 @@ def start(
     with dial(address, identity, coordinator) as federation:
         if not json:
             typer.echo(_sentence(_foretold(federation, text, measured)), err=True)
-        run = federation.start(text, request_id)
+        run = federation.start(text, request_id, priority=priority)
+        if not json and run.message.queue_position:
+            typer.echo(f"it waits for its turn as {_place(run.message.queue_position)}", err=True)
         if watch:
             if not json:
                 typer.echo(run.run_id)
@@ -196,8 +206,14 @@ def list_runs(
     if not json:
         keys = ("run_id", "state", "step", "steps", "created", "tags", "reason")
         chosen = {} if sort is None or (rows and sort in rows[0]) else {sort: sort}
+        for row in rows:
+            row["reason"] = row["reason"] or _place(row["queue_position"])
         rows = [{key: row[key] for key in keys} | {name: row["metrics"].get(name) for name in chosen} for row in rows]
     show(rows, as_json=json, empty="There are no runs yet: parley run start spec.yaml")
+
+
+def _place(position: int) -> str:
+    return f"number {position} in the queue" if position else ""
 
 
 def _sorted(rows: list[dict[str, Any]], by: str) -> list[dict[str, Any]]:
@@ -252,7 +268,8 @@ def compare(
     if json:
         print_json({"runs": ids, "states": [run.state for run in found], "settings": settings, "metrics": metrics})
         return
-    shown = {"state": [run.state for run in found], **settings, **metrics}
+    short = {name: values for name, values in metrics.items() if not is_detail(name)}
+    shown = {"state": [run.state for run in found], **settings, **short}
     if len(set(ids)) < len(ids):
         raise Refused("a run is named twice: name different ones")
     rows = [{"": name, **dict(zip(ids, values, strict=True))} for name, values in shown.items()]
@@ -329,7 +346,8 @@ def show_run(
     if json:
         print_json(_row(found) | {"coefficients": tuned, "spec": found.message.spec_yaml})
         return
-    show_fields(_row(found), as_json=False)
+    row = _row(found)
+    show_fields(row | {"metrics": without_details(row["metrics"])}, as_json=False)
     show_coefficients(tuned)
 
 
@@ -417,4 +435,7 @@ def _row(run: "Run") -> dict[str, Any]:
         "changed": message.changed,
         "attempt": message.attempt,
         "tags": run.tags,
+        "queue_position": message.queue_position,
+        "priority": message.priority,
+        "started_by": message.started_by,
     }

@@ -21,6 +21,7 @@ from parley.protocols.protocol import CrossingProtocol
 from parley.protocols.rounds import Round
 from parley.simulation.crossing import Crossing
 from parley.simulation.sums import ClearSums, Sums
+from parley.spec.events import newest
 from parley.spec.stopping import StopSpec
 
 Result = TypeVar("Result")
@@ -57,8 +58,10 @@ class Outcome:
     @property
     def metrics(self) -> dict[str, float]:
         """The newest value of each metric, of the model that is kept."""
-        newest = {name: value for report in self.reports for name, value in report.metrics.items()}
-        return newest if self.kept is None else newest | self.kept.metrics
+        found: dict[str, float] = {}
+        for report in [*self.reports, *([] if self.kept is None else [self.kept])]:
+            found = newest(found, report.metrics)
+        return found
 
 
 class Exchange:

@@ -34,7 +34,7 @@ from parley.simulation.driver import Exchange, Outcome, Simulation, finished
 from parley.simulation.peers import MemoryLine, memory_peers
 from parley.simulation.sums import pair_secrets, protected_sums
 from parley.spec.run import RunSpec
-from parley.tables.loading import Labels, Table, id_digest
+from parley.tables.loading import Labels, Table, row_digest
 
 ReadLabels = Callable[[RunSpec, LabelKind], Labels]
 
@@ -85,6 +85,8 @@ def holdings_of(
 
     All parties draw noise under one key: this process's, unless one is given.
     """
+    if spec.binned_by is not None:
+        raise ValueError("binned_by: only parties have what a run has explored; leave it out to try a run here")
     dense = not party_side(spec.train.algorithm).keeps_sparse
     names = [entry.name for entry in spec.parties]
     for entry in spec.parties:
@@ -142,15 +144,34 @@ def simulation_of(
     party, coordinator = party_side(spec.train.algorithm), coordinator_side(spec)
     # the owner's budget over all runs is none of a simulation's business: its ledger is forgotten
     unlimited = DatasetTerms(epsilon=math.inf, delta=0.0)
-    access = LabelAccess(spec, run_id, labels, scratch_ledger(), noise_key or new_key(), terms=unlimited)
+    access = LabelAccess(
+        spec,
+        run_id,
+        labels,
+        scratch_ledger(),
+        noise_key or new_key(),
+        terms=unlimited,
+        problem_imports=spec.train.imports,  # it is the caller's own process
+        terms_of=lambda _: unlimited,
+    )
     lines = [MemoryLine(m) for m in range(len(holdings))]
     opened = [
-        Opened(spec, m, run_id, run_id, held.table, held.tables, privacy=held.privacy, coordinator=lines[m])
+        Opened(
+            spec,
+            m,
+            run_id,
+            run_id,
+            held.table,
+            held.tables,
+            model_imports=spec.train.imports,
+            privacy=held.privacy,
+            coordinator=lines[m],
+        )
         for m, held in enumerate(holdings)
     ]
     sizes = _sizes(party, opened)
     for each in opened if spec.train.layout == "vertical" else opened[:1]:
-        digest = bytes.fromhex(id_digest(each.table.ids))
+        digest = bytes.fromhex(row_digest(each.table))
         coordinator.check(spec, access, CommonRows(len(each.table), digest, each.name))
     program = coordinator.program(spec, access)
     peers, secrets = memory_peers(len(opened)), pair_secrets(len(opened))
@@ -226,7 +247,11 @@ def _predict(spec: RunSpec, models: Sequence[SavedModel], classes: tuple[str, ..
         raise PredictionUnsupported(f"every party of a run of {spec.train.algorithm} has the whole model")
     nothing = Labels(np.empty(0, dtype=np.str_), np.empty(0, dtype=np.int64), classes)
     predictor = coordinator.predictor(spec, LabelAccess(spec, "", lambda _, __: nothing, _unused_ledger(), b""))
-    opened = [Opened(spec, m, "", "", table, TableStore({}), predicts=True) for m, table in enumerate(tables)]
+    imports = spec.train.imports
+    opened = [
+        Opened(spec, m, "", "", table, TableStore({}), predicts=True, model_imports=imports)
+        for m, table in enumerate(tables)
+    ]
     sizes, peers, secrets = _sizes(party, opened), memory_peers(len(opened)), pair_secrets(len(opened))
     with threadpool_limits(1):
         roles = [

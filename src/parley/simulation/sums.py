@@ -4,7 +4,7 @@ import asyncio
 import hashlib
 import hmac
 import secrets
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Protocol
 
 import numpy as np
@@ -12,6 +12,7 @@ import numpy as np
 from parley.numerics.arrays import Vector
 from parley.party.tree_sums import TreeSums
 from parley.privacy.aggregation import Pairwise, SumOpening, ring_of, trees_of
+from parley.privacy.mask_graph import MaskGraph
 from parley.privacy.release import Addend, ClearProtection, Release, SumGate, TreeGate
 from parley.simulation.peers import memory_peers
 from parley.spec.protection import AggregationSpec
@@ -19,7 +20,7 @@ from parley.spec.protection import AggregationSpec
 TREE_SECONDS = 3600.0
 """A sum up the trees of one process waits for nobody but the processor."""
 Releases = dict[int, Release[Addend]]
-Secrets = Callable[[str], dict[int, bytes]]
+Secrets = Callable[[str], Mapping[int, bytes]]
 """Of a purpose: one party's secrets with every other one."""
 
 
@@ -58,11 +59,12 @@ class MaskedSums:
 
     def __init__(self, settings: AggregationSpec, parties: int) -> None:
         self._opening, shared = SumOpening(settings, parties), pair_secrets(parties)
+        graph = MaskGraph(secrets.token_bytes(32))
         self._gates = [
             SumGate(
                 ClearProtection(parties)
                 if settings.kind == "plain"
-                else Pairwise(m, shared[m]("mask"), ring_of(settings), settings.minimum_parties)
+                else Pairwise(m, shared[m]("mask"), ring_of(settings), settings.minimum_parties, graph)
             )
             for m in range(parties)
         ]
@@ -109,6 +111,24 @@ def pair_secrets(parties: int) -> list[Secrets]:
         return hmac.digest(key, f"{min(one, other)}/{max(one, other)}/{purpose}".encode(), hashlib.sha256)
 
     def of_party(index: int) -> Secrets:
-        return lambda purpose: {m: secret(index, m, purpose) for m in range(parties) if m != index}
+        return lambda purpose: _PairSecrets(index, parties, lambda m: secret(index, m, purpose))
 
     return [of_party(index) for index in range(parties)]
+
+
+class _PairSecrets(Mapping[int, bytes]):
+    """One party's secrets with the others, derived when they are needed: a thousand parties have a million."""
+
+    def __init__(self, index: int, parties: int, derive: Callable[[int], bytes]) -> None:
+        self._index, self._parties, self._derive = index, parties, derive
+
+    def __getitem__(self, party: int) -> bytes:
+        if party == self._index or not 0 <= party < self._parties:
+            raise KeyError(party)
+        return self._derive(party)
+
+    def __iter__(self) -> Iterator[int]:
+        return (party for party in range(self._parties) if party != self._index)
+
+    def __len__(self) -> int:
+        return self._parties - 1

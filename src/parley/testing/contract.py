@@ -16,6 +16,7 @@ import pytest
 import yaml
 from google.protobuf import descriptor_pool
 
+from parley.client import RequestRefused
 from parley.privacy.manifest import NONE_NEEDED
 from parley.protocols.manifest import manifest_of
 from parley.protocols.tensor.codec import MessageInvalid
@@ -106,6 +107,18 @@ class AlgorithmContract:
             assert f"{kind.DESCRIPTOR.full_name}.round" in seen
 
     # --- what comes out ---------------------------------------------------------------------------------------------
+
+    def test_a_run_counts_what_was_foretold(self, stage: Stage, recorded: RecordedRun) -> None:
+        """Round trips exactly, and bytes to a tenth, where the algorithm says what its rounds carry (`forecast`)."""
+        try:
+            foretold = stage.quiet.client.foretell(self.case.patient_spec)
+        except RequestRefused as refused:
+            if refused.reason != "UNFORETOLD":
+                raise
+            pytest.skip(refused.message)
+        counted = recorded.run.result()
+        assert counted["rounds"] == foretold.rounds
+        assert counted["bytes"] == pytest.approx(foretold.bytes, rel=0.1)
 
     def test_federated_equals_pooled(self, stage: Stage, recorded: RecordedRun) -> None:
         """The parties end with what one organisation with all the data would have."""

@@ -1,7 +1,6 @@
 """Local federations for tests: services that start in a moment, and every message between them in sight."""
 
 import contextlib
-import os
 from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,7 +9,7 @@ from typing import Any
 import yaml
 
 from parley.local import LocalFederation
-from parley.testing.fork_server import ForkServer
+from parley.testing.fork_server import shared_fork_server
 from parley.testing.relay import Relay
 
 KEY = bytes(range(32))
@@ -18,15 +17,34 @@ KEY = bytes(range(32))
 
 
 class ForkedFederation(LocalFederation):
-    """A local federation whose services are forked off a process that has loaded the libraries.
+    """A local federation whose services are forked off a process that has loaded the libraries."""
+
+    def start(self, name: str) -> None:
+        """Start one service; one with a wrapper starts as anywhere, by a command."""
+        server = None if name in self.wrappers else shared_fork_server()
+        if server is None:
+            super().start(name)
+            return
+        ready = self.directory / f"{name}.ready"
+        ready.unlink(missing_ok=True)
+        module = self.modules.get(name, self.module_of(name))
+        arguments = ["--config", str(self.directory / f"{name}.yaml"), "--ready-file", str(ready)]
+        service: Any = server.start(module, arguments, self.directory / f"{name}.log")
+        self.processes[name] = service
+
+    def configure(self, name: str, **fields: Any) -> None:
+        """Change fields of a service's configuration before it starts."""
+        path = self.directory / f"{name}.yaml"
+        path.write_text(yaml.safe_dump(yaml.safe_load(path.read_text()) | fields))
+
+
+class TwinFederation(ForkedFederation):
+    """A federation that makes the same runs as another one.
 
     Noise is a function of (its holder's key, the run's id), and a run's id of its request id. Two of these federations
     give the same run to the same request, so that a disturbed run in one can be compared with its undisturbed twin in
     the other, bit for bit.
     """
-
-    fork_server: ForkServer | None = None
-    """Without one, services start as anywhere."""
 
     def write(self) -> None:
         """Write the files of a local federation, and the keys that all of them share."""
@@ -39,36 +57,9 @@ class ForkedFederation(LocalFederation):
                 key.write_bytes(KEY)
                 key.chmod(0o600)
 
-    def start(self, name: str) -> None:
-        """Start one service."""
-        if self.fork_server is None or name in self.wrappers:
-            super().start(name)
-            return
-        ready = self.directory / f"{name}.ready"
-        ready.unlink(missing_ok=True)
-        module = self.modules.get(name, self.module_of(name))
-        arguments = ["--config", str(self.directory / f"{name}.yaml"), "--ready-file", str(ready)]
-        service: Any = self.fork_server.start(module, arguments, self.directory / f"{name}.log")
-        self.processes[name] = service
-
     def run_directory(self, party: str, run_id: str) -> Path:
         """Where a party keeps a run."""
         return self.directory / "state" / party / "runs" / run_id
-
-    def configure(self, name: str, **fields: Any) -> None:
-        """Change fields of a service's configuration before it starts."""
-        path = self.directory / f"{name}.yaml"
-        path.write_text(yaml.safe_dump(yaml.safe_load(path.read_text()) | fields))
-
-
-@contextlib.contextmanager
-def fork_server() -> Iterator[ForkServer | None]:
-    """A fork server where the system can have one."""
-    if not hasattr(os, "pidfd_open"):
-        yield None
-        return
-    with contextlib.closing(ForkServer()) as server:
-        yield server
 
 
 @dataclass(frozen=True)
@@ -87,7 +78,7 @@ Tap = Callable[[Passed], bytes]
 """Sees a message before it is passed on; what it returns is passed on."""
 
 
-class RelayedFederation(ForkedFederation):
+class RelayedFederation(TwinFederation):
     """A federation in which every message between its services passes a relay, and a tap on it."""
 
     relays: dict[str, "_TappedRelay"]

@@ -8,7 +8,7 @@ from typing import Any
 
 from parley.client import ENDED, Federation, RequestRefused, Run
 from parley.privacy.ledger import Entry, RunNotOpen, open_ledger
-from parley.testing.federations import ForkedFederation
+from parley.testing.federations import TwinFederation
 
 RETRIED = {"UNAVAILABLE", "PARTY_UNREACHABLE", "CANCELLED", "DEADLINE_EXCEEDED"}
 END_SECONDS = 180.0
@@ -25,7 +25,7 @@ class Remains:
     broken: str
 
 
-def remains_of(federation: ForkedFederation, client: Federation, run_id: str) -> Remains:
+def remains_of(federation: TwinFederation, client: Federation, run_id: str) -> Remains:
     """Collect what a run left behind."""
     run = client.run(run_id)
     ledger = run.ledger()
@@ -40,7 +40,7 @@ def remains_of(federation: ForkedFederation, client: Federation, run_id: str) ->
     return Remains(run.state, digests, tuple(entries), own, ledger.broken)
 
 
-def _party_ledger(federation: ForkedFederation, party: str, run_id: str) -> tuple[Entry, ...]:
+def _party_ledger(federation: TwinFederation, party: str, run_id: str) -> tuple[Entry, ...]:
     """What a party charged to its own rows; the chain is checked."""
     database = federation.directory / "state" / party / "party.db"
     if not database.exists():

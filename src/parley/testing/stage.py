@@ -23,7 +23,7 @@ from parley.services.party.checkpoints import Store
 from parley.services.wire.configuration import load_config
 from parley.spec.algorithms import algorithm_named
 from parley.testing.cases import AlgorithmCase, Columns
-from parley.testing.federations import KEY, Passed, RelayedFederation, fork_server
+from parley.testing.federations import KEY, Passed, RelayedFederation
 from parley.testing.hand_driven import HandDrivenSession
 from parley.testing.recordings import BEGIN, OPEN, Framed, Recording
 from parley.testing.remains import Remains, remains_of, start, wait_for_end
@@ -79,7 +79,6 @@ class Stage:
 
     def __enter__(self) -> Self:
         with contextlib.ExitStack() as opening:
-            self._server = opening.enter_context(fork_server())
             tables, labels = write_tables(self._directory / "data", self._cases)
             self.quiet, self.disturbed = (self._arena(opening, name, tables, labels) for name in ("quiet", "disturbed"))
             self._open = opening.pop_all()
@@ -139,7 +138,6 @@ class Stage:
         federation = RelayedFederation(
             self._directory / name, tables, labels, policy=policy, ready_seconds=READY_SECONDS
         )
-        federation.fork_server = self._server
         opening.enter_context(federation)
         return Arena(federation, opening.enter_context(federation.connect()))
 

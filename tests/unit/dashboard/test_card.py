@@ -5,7 +5,7 @@ import pytest
 from parley.dashboard.card import card_html, make_card
 from parley.dashboard.crossings import crossings
 from parley.dashboard.views import EventView, LedgerView, RunView
-from parley.spec.events import RunData, RunEvaluation, RunParty, RunStateChange, RunTotals, RunWarning
+from parley.spec.events import RunData, RunEvaluation, RunParty, RunStateChange, RunTotals, RunWarning, newest
 
 SPEC = """
 name: x
@@ -74,3 +74,30 @@ def test_curves_hold_what_was_measured_and_not_the_work():
     )
     assert made["curves"] == {"test accuracy": [(0, 0.5), (1, 0.75)]}
     assert made["crossed"]["totals"]["rounds"] == 6.0
+
+
+def test_details_of_held_out_rows_are_a_matrix_and_curves_and_no_metrics_of_their_own():
+    measured = {"test auc": 0.8, "test auc/low": 0.7, "test auc/high": 0.9, "test threshold": 0.3}
+    measured |= {"test confusion/no/no": 60.0, "test confusion/no/yes": 10.0}
+    measured |= {"test bands/0.30/rows": 60.0, "test bands/0.30/mean": 0.1, "test bands/0.30/positives": 6.0}
+    measured |= {"test bands/1.00/rows": 40.0, "test bands/1.00/mean": 0.6, "test bands/1.00/positives": 20.0}
+    made = card(RunEvaluation(RunTotals(), measured))
+    assert set(made["metrics"]) == {"test auc", "test threshold"}
+    assert made["quality"]["intervals"] == [("auc", 0.7, 0.9)]
+    assert made["quality"]["curves"]["ROC"] == [(0.0, 0.0), (20 / 74, 20 / 26), (1.0, 1.0)]
+    assert made["quality"]["curves"]["precision and recall"] == [(20 / 26, 0.5), (1.0, 0.26)]
+    assert made["quality"]["curves"]["calibration"] == [(0.1, 0.1), (0.6, 0.5)]
+    page = card_html(made)
+    assert "0.7 to 0.9" in page
+    assert "(above 0.3)" in page
+    assert page.count("<svg") == 3
+
+
+def test_an_evaluation_leaves_no_details_of_the_one_before():
+    before = {"test auc": 0.6, "test bands/0.10/rows": 40.0, "bytes": 1.0}
+    assert newest(before, {"test auc": 0.7, "test bands/0.20/rows": 40.0}) == {
+        "test auc": 0.7,
+        "test bands/0.20/rows": 40.0,
+        "bytes": 1.0,
+    }
+    assert newest(before, {"upper loss": 0.5}) == before | {"upper loss": 0.5}

@@ -256,3 +256,21 @@ def test_every_example_configuration_can_be_read(name):
 
     kind: type[Any] = CoordinatorConfig if name == "coordinator" else PartyConfig
     assert load_config(ROOT / "examples" / "federation" / f"{name}.yaml", kind).name == name
+
+
+def test_tokens_are_made_listed_and_revoked(parley, tmp_path):
+    config = tmp_path / "coordinator.yaml"
+    config.write_text("name: c\nidentity: nowhere\nstate: state\nparties: {}\nlabels: {}\n")
+    options = ["--config", str(config)]
+    made = parley("token", "create", "grafana", "--may", "watch", "--days", "9", *options)
+    assert made.exit_code == 0, made.output
+    assert made.output.startswith("parley_")
+    (row,) = json.loads(parley("token", "list", "--json", *options).output)
+    assert (row["name"], row["permissions"]) == ("grafana", ["watch"])
+    assert made.output.split()[0] not in str(row)
+    again = parley("token", "create", "grafana", "--may", "watch", *options)
+    assert (again.exit_code, "revoke it first" in again.output) == (1, True)
+    unknown = parley("token", "create", "ann", "--may", "everything", *options)
+    assert (unknown.exit_code, "no permission" in unknown.output) == (2, True)
+    assert parley("token", "revoke", "grafana", *options).exit_code == 0
+    assert json.loads(parley("token", "list", "--json", *options).output) == []

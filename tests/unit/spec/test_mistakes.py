@@ -76,6 +76,7 @@ def test_a_field_like_no_other_is_told_with_those_that_there_are():
     ("old", "new", "field", "line", "meant"),
     [
         ("algorithm: bambi", "algorithm: bambii", "train.algorithm", 5, "did you mean `bambi`?"),
+        ("algorithm: bambi", "algoritm: bambi", "train.algorithm", 4, "is it `algoritm` that should be `algorithm`?"),
         ("kind: pairwise", "kind: pairwize", "privacy.aggregation.kind", 16, "did you mean `pairwise`?"),
         ("loss: softmax", "loss: SoftMax", "train.loss", 6, "did you mean `softmax`?"),
         ("solver: newton", "solver: quick", "train.lower.solver", 13, "must be newton or sgd, not 'quick'"),

@@ -37,9 +37,22 @@ helm.sh/chart: {{ printf "%s-%s" .top.Chart.Name .top.Chart.Version }}
 {{- with (.values.config.web).listen }}{{ regexFind "[0-9]+$" . }}{{ end }}
 {{- end }}
 
+{{/* By digest where one is given: a tag may come to mean another image. */}}
+{{- define "parley.image" -}}
+{{- $digest := index .top.Values.image.digests .role -}}
+{{ .top.Values.image.registry }}parley/{{ .role }}
+{{- if $digest }}@{{ $digest }}{{ else }}:{{ .top.Values.image.tag | default .top.Chart.AppVersion }}{{ end }}
+{{- end }}
+
 {{- define "parley.probe" -}}
 exec:
   command: [healthy]
+timeoutSeconds: 20
+{{- end }}
+
+{{- define "parley.aliveProbe" -}}
+exec:
+  command: [healthy, alive]
 timeoutSeconds: 20
 {{- end }}
 
@@ -133,7 +146,14 @@ metadata:
   labels: {{- include "parley.labels" . | nindent 4 }}
 spec:
   serviceName: {{ $name }}
+  {{- if .values.config.standby }}
+  # Two pods: one serves and is ready, the other stands by. A roll-out would wait for the second for ever.
+  replicas: 2
+  podManagementPolicy: Parallel
+  updateStrategy: {type: OnDelete}
+  {{- else }}
   replicas: 1
+  {{- end }}
   selector:
     matchLabels: {{- include "parley.selector" . | nindent 6 }}
   template:
@@ -162,7 +182,7 @@ spec:
         seccompProfile: {type: RuntimeDefault}
       containers:
         - name: {{ .role }}
-          image: {{ .top.Values.image.registry }}parley/{{ .role }}:{{ .top.Values.image.tag | default .top.Chart.AppVersion }}
+          image: {{ include "parley.image" . }}
           imagePullPolicy: {{ .top.Values.image.pullPolicy }}
           args: [{{ .role }}, --config, /etc/parley/{{ .role }}.yaml]
           {{- with .values.environmentSecret }}
@@ -181,7 +201,7 @@ spec:
             readOnlyRootFilesystem: true
             capabilities: {drop: [ALL]}
           startupProbe:
-            {{- include "parley.probe" . | nindent 12 }}
+            {{- include "parley.aliveProbe" . | nindent 12 }}
             periodSeconds: 5
             failureThreshold: 24
           readinessProbe:
@@ -189,7 +209,7 @@ spec:
             periodSeconds: 15
             failureThreshold: 2
           livenessProbe:
-            {{- include "parley.probe" . | nindent 12 }}
+            {{- include "parley.aliveProbe" . | nindent 12 }}
             periodSeconds: 30
             failureThreshold: 4
           resources: {{- toYaml .values.resources | nindent 12 }}
@@ -199,6 +219,9 @@ spec:
             - {name: data, mountPath: /data, readOnly: true}
             - {name: state, mountPath: /state}
             - {name: tmp, mountPath: /tmp}
+            {{- if .values.fileSecret }}
+            - {name: secrets, mountPath: /secrets, readOnly: true}
+            {{- end }}
       {{- with .values.nodeSelector }}
       nodeSelector: {{- toYaml . | nindent 8 }}
       {{- end }}
@@ -217,6 +240,10 @@ spec:
           persistentVolumeClaim: {claimName: {{ include "parley.dataClaim" . }}, readOnly: true}
         - name: tmp
           emptyDir: {sizeLimit: 1Gi}
+        {{- with .values.fileSecret }}
+        - name: secrets
+          secret: {secretName: {{ . }}, defaultMode: 0440}
+        {{- end }}
   volumeClaimTemplates:
     - metadata:
         name: state
@@ -229,6 +256,18 @@ spec:
         resources:
           requests:
             storage: {{ .values.state.size }}
+{{- if .top.Values.podDisruptionBudget.enabled }}
+---
+apiVersion: policy/v1
+kind: PodDisruptionBudget
+metadata:
+  name: {{ $name }}
+  labels: {{- include "parley.labels" . | nindent 4 }}
+spec:
+  maxUnavailable: {{ .top.Values.podDisruptionBudget.maxUnavailable }}
+  selector:
+    matchLabels: {{- include "parley.selector" . | nindent 6 }}
+{{- end }}
 {{- if .top.Values.networkPolicy.enabled }}
 ---
 apiVersion: networking.k8s.io/v1

@@ -5,7 +5,7 @@ import math
 import pytest
 
 from parley.coordinator.bambi.course import SETTLING, SMALLEST_SCALE, Course, above_floor
-from parley.numerics.losses import ForwardCorrectedLogistic, Logistic
+from parley.numerics.losses import ForwardCorrectedLogistic, Logistic, noise_floor
 
 
 def after(losses, course=None):
@@ -58,4 +58,4 @@ def test_a_course_survives_a_checkpoint_to_the_bit():
     ("loss", "value", "left"), [(Logistic(), 0.4, 0.4), (ForwardCorrectedLogistic(0.25), 0.1, 1e-3)]
 )
 def test_losses_count_above_what_the_noise_of_labels_costs(loss, value, left):
-    assert math.isclose(above_floor(loss, value), left)
+    assert math.isclose(above_floor(noise_floor(loss), value), left)

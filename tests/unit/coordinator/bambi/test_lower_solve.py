@@ -42,7 +42,7 @@ def solved(problem, ends, penalty=0.0):
     current = next(rounds)
     while True:
         if isinstance(current.ask, LowerForward):
-            sums = np.append(reduced(next(ends)).reshape(-1), [penalty, 0.0])
+            sums = np.append(reduced(next(ends), CLASSES - 1).reshape(-1), [penalty, 0.0])
         else:
             assert isinstance(current.ask, CurvatureForward)
             size = len(problem.problem.plan.lower_rows(problem.k, 0)) * (CLASSES - 1)

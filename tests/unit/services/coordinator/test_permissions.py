@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from parley.contracts.run.v1 import run_service_pb2
+from parley.dashboard.access import NOBODY, Visitor, visitor
 from parley.dashboard.views import Refused, RunAccess
 from parley.services.coordinator.__main__ import POLICY
 from parley.services.coordinator.config import ALL_PERMISSIONS
@@ -47,7 +48,7 @@ def test_a_party_of_a_permitted_clients_name_is_still_no_client():
         policy.admit(RUN_SERVICE + "StartRun", Caller("party", "ann"))
 
 
-def test_the_page_does_what_the_configuration_lets_it():
+def test_the_page_does_what_its_visitor_may():
     class Runs:
         version = "1"
 
@@ -57,10 +58,23 @@ def test_the_page_does_what_the_configuration_lets_it():
         def start(self):
             raise AssertionError("never asked")
 
-    page: Any = permitted(Runs(), ("watch",))
-    assert page.runs() == ["run"]
-    with pytest.raises(Refused, match=r"web\.permissions") as refusal:
-        page.start()
-    assert (refusal.value.status, refusal.value.reason) == (403, "NOT_PERMITTED")
+    page: Any = permitted(Runs())
+    for role, name, remedy in (
+        ("web", "page", r"web\.permissions"),
+        ("token", "ann", "parley token create"),
+        ("user", "ann@example.org", r"`ann@example\.org: \[watch, start\]` under `web\.provider\.users`"),
+    ):
+        visitor.set(Visitor(role, name, ("watch",)))
+        assert page.runs() == ["run"]
+        with pytest.raises(Refused, match=remedy) as refusal:
+            page.start()
+        assert (refusal.value.status, refusal.value.reason) == (403, "NOT_PERMITTED")
     with pytest.raises(AttributeError):
         page.something_else()
+
+
+def test_nobody_in_particular_may_do_nothing():
+    visitor.set(NOBODY)
+    for name in NEEDED_BY_PAGE:
+        with pytest.raises(Refused):
+            getattr(permitted(object()), name)

@@ -176,3 +176,19 @@ def test_runs_that_wait_for_a_party_are_named(registry):
     registry.change(waits.run_id, RunStateChange(), "paused", state="PAUSED")
     assert registry.waiting("shop") == [waits.run_id]
     assert registry.waiting("telco") == []
+
+
+def test_runs_that_wait_have_their_place_by_priority_and_by_when_they_were_queued(registry):
+    first, urgent, again = (
+        registry.create(record(state="QUEUED", priority=priority, owner="client ann")) for priority in (0, 5, 0)
+    )
+    registry.change(first.run_id, RunStateChange(), "queued anew", time="9999-01-01", state="QUEUED")
+    order = [urgent.run_id, again.run_id, first.run_id]
+    assert [each.run_id for each in registry.queued()] == order
+    assert [registry.get(run_id).position for run_id in order] == [1, 2, 3]
+    assert {each.run_id: each.position for _, each in registry.page(9)} == dict(zip(order, (1, 2, 3), strict=True))
+    assert registry.unfinished() == []
+    assert registry.delete([first.run_id]) == [], "it may still be run"
+    registry.change(urgent.run_id, RunStateChange(), "its turn", state="PENDING")
+    assert registry.get(urgent.run_id).position == 0
+    assert registry.get(again.run_id).position == 1

@@ -2,7 +2,8 @@
 
 from parley.privacy.coefficients import Coefficient
 from parley.privacy.release import CoefficientGate
-from parley.services.wire.coefficient_codec import encode_coefficients, figures_of, inference_of
+from parley.services.wire.coefficient_codec import encode_coefficients
+from parley.services.wire.coefficient_figures import figures_of, inference_of
 
 FOUND = [
     Coefficient("age", 1.23456, 0.0123456, 1.23456e-9, 1.21, 1.258),

@@ -1,0 +1,1 @@
+"""Problems that come with Parley, in the form that one's own have (`parley.numerics.own_problem`)."""

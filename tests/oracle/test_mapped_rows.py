@@ -1,0 +1,59 @@
+"""A run over rows that are mapped from files gives the bits of the run over the same rows in memory."""
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import yaml
+
+from parley.simulation.runs import train_tables
+from parley.spec.parsing import parse_spec
+from parley.tables.loading import Labels, TableRequest, load_table
+from parley.tables.places import Place
+from parley.tables.row_files import Workspace, load_mapped
+
+PARTIES, ROWS, COLUMNS = ("bank", "shop", "telco"), 400, 3
+REPRESENTATION = {
+    "model": {"kind": "mlp", "hidden": [3], "out": 2},
+    "upper": {"steps": 4, "batch": 32},
+    "lower": {"solver": "newton", "steps": 2, "batch": 64},
+    "implicit": {"rounds": 3, "newton_rounds": 3},
+    "regularisation": 0.1,
+}
+COEFFICIENTS = {
+    "problem": "hyper_parameters",
+    "hypergradient": "implicit",
+    "upper": {"steps": 3, "batch": 32},
+    "lower": {"solver": "newton", "steps": 2, "batch": 64},
+    "regularisation": 0.1,
+    "intercept": True,
+}
+
+
+def written(directory):
+    drawn = np.random.default_rng(3).normal(size=(len(PARTIES), ROWS, COLUMNS)).astype(np.float32)
+    for party, values in zip(PARTIES, drawn, strict=True):
+        (directory / party).mkdir()
+        order = np.random.default_rng(7).permutation(ROWS)
+        columns = {"id": order} | {f"c{index}": values[order, index] for index in range(COLUMNS)}
+        for part, rows in enumerate(np.array_split(np.arange(ROWS), 2)):
+            pq.write_table(pa.table(columns).take(rows), directory / party / f"{part}.parquet")
+    return (drawn.sum(axis=(0, 2)) > 0).astype(np.int64)
+
+
+@pytest.mark.parametrize("train", [REPRESENTATION, COEFFICIENTS], ids=["representation", "coefficients"])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_a_run_over_mapped_rows_has_the_same_bits(tmp_path, train, dtype):
+    classes = written(tmp_path)
+    content = {
+        "name": "mapped", "seed": 5, "dtype": dtype, "parties": list(PARTIES), "evaluate_every": 1,
+        "split": {"lower": 0.5, "upper": 0.25, "test": 0.25}, "train": {"algorithm": "bambi", **train},
+    }  # fmt: skip
+    spec = parse_spec(yaml.safe_dump(content))
+    requests = [TableRequest(Place(str(tmp_path / party)), name=party, dtype=np.float64) for party in PARTIES]
+    held = [load_table(request) for request in requests]
+    mapped = [load_mapped(request, Workspace(tmp_path / "state", 100 << 20)) for request in requests]
+    labels = Labels(held[0].ids, classes, ("0", "1"))
+    one, other = (train_tables(spec, tables, labels, noise_key=bytes(32)) for tables in (held, mapped))
+    assert one.metrics == other.metrics
+    assert one.predict(held).tobytes() == other.predict(mapped).tobytes()
