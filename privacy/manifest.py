@@ -244,7 +244,7 @@ MANIFEST: tuple[Entry, ...] = (
     derived("extension.v1.Extension.content", "see the entries of its algorithm", "that field's", "that field's"),
     *control("extension.v1.Extension", "algorithm type", "the receiver"),
     # Control: names, counts and choices.
-    *control("tensor.v1.Tensor", "element_type shape chunked_bytes", "the receiver"),
+    *control("tensor.v1.Tensor", "element_type shape chunked_bytes exponent", "the receiver"),
     *control("aggregation.v1.MaskedTheta", "tree round participants", "the parent in the tree"),
     *control("aggregation.v1.Addend", "participants further_participants", "coordinator"),
     *control("aggregation.v1.SignedKey", "party public_key certificate signature agreement", "all parties"),

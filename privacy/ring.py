@@ -10,6 +10,7 @@ symbol · code
   l    · parties         how many encodings are summed; l·R·2^f < 2^(bits−1) or the sum could wrap
 """
 
+import hashlib
 import logging
 import math
 import secrets
@@ -22,10 +23,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 RingArray = NDArray[np.unsignedinteger[Any]]
-"""Ring elements: little-endian uint64 or uint32."""
+"""Ring elements: little-endian uint64, uint32 or uint16."""
 
-_UNSIGNED: dict[int, np.dtype[Any]] = {64: np.dtype("<u8"), 32: np.dtype("<u4")}
-_SIGNED: dict[int, np.dtype[Any]] = {64: np.dtype("<i8"), 32: np.dtype("<i4")}
+_UNSIGNED: dict[int, np.dtype[Any]] = {64: np.dtype("<u8"), 32: np.dtype("<u4"), 16: np.dtype("<u2")}
+_SIGNED: dict[int, np.dtype[Any]] = {64: np.dtype("<i8"), 32: np.dtype("<i4"), 16: np.dtype("<i2")}
 _DOUBLE_PRECISION_BITS = 53
 
 Beyond = Literal["raise", "spoil", "clip"]
@@ -71,9 +72,9 @@ class Ring:
     """Fixed-point numbers in Z_2^bits, two's complement."""
 
     bits: int
-    """Width of an element: 64 or 32."""
+    """Width of an element: 64, 32 or 16."""
     fraction_bits: int
-    """f: bits after the binary point; one encoding is off by at most 2^-(f+1)."""
+    """f: bits after the binary point; one encoding is off by at most 2^-(f+1), or by 2^-f where it rounds at random."""
     limit: float
     """R: largest magnitude that can be encoded."""
     beyond: Beyond = "raise"
@@ -86,7 +87,7 @@ class Ring:
 
     def __post_init__(self) -> None:
         if self.bits not in _UNSIGNED:
-            raise RingMisconfigured(f"a ring has 64 or 32 bits, not {self.bits}")
+            raise RingMisconfigured(f"a ring has 64, 32 or 16 bits, not {self.bits}")
         if self.fraction_bits < 0 or not 0 < self.limit < math.inf:
             raise RingMisconfigured(
                 f"fraction_bits must be at least 0 and limit positive, got {self.fraction_bits} and {self.limit}"
@@ -108,17 +109,22 @@ class Ring:
         """R·2^f, rounded up: no encoding is larger. Exact, since floats would round just where it matters."""
         return math.ceil(Fraction(self.limit) * (1 << self.fraction_bits))
 
+    @property
+    def rounds_at_random(self) -> bool:
+        """With so few digits, rounding to the nearest would add up to a bias over many rounds."""
+        return self.bits == 16
+
     def check(self, parties: int) -> None:
         """Refuse a sum over `parties` that could wrap: l·R·2^f must stay below 2^(bits−1)."""
         if parties * self._largest >= 1 << (self.bits - 1):
             raise RingTooSmall(
                 f"{parties} parties x limit {self.limit:g} x 2^{self.fraction_bits} reaches 2^{self.bits - 1}: "
                 f"this ring sums at most {self.most_parties} parties; lower `limit` or `fraction_bits`"
-                + (", or take `ring_bits: 64`" if self.bits == 32 else "")
+                + (", or take `ring_bits: 64`" if self.bits < 64 else "")
             )
 
     def encode(self, values: NDArray[np.floating[Any]]) -> RingArray:
-        """rint(x·2^f) as ring elements, same shape."""
+        """rint(x·2^f) as ring elements, same shape; in a ring of 16 bits, up or down at random."""
         if values.size == 0:
             return np.empty(values.shape, self.dtype)
         # min and max carry NaN through, so two reductions settle range and finiteness at once
@@ -163,9 +169,12 @@ class Ring:
     def _encode_within(self, values: NDArray[np.floating[Any]]) -> RingArray:
         scaled = np.array(values, dtype=np.float64)
         scaled *= 2.0**self.fraction_bits
-        np.rint(scaled, out=scaled)
-        if self.bits == 32:
-            return scaled.astype(_SIGNED[32]).view(self.dtype)
+        if self.rounds_at_random:
+            np.clip(np.floor(scaled + _fractions(scaled)), -self._largest, self._largest, out=scaled)
+        else:
+            np.rint(scaled, out=scaled)
+        if self.bits < 64:
+            return scaled.astype(_SIGNED[self.bits]).view(self.dtype)
         # the same eight bytes serve as float and then as integer: no second array has to be paged in
         elements = scaled.view(_SIGNED[64])
         np.copyto(elements, scaled, casting="unsafe")
@@ -193,11 +202,13 @@ class Ring:
     def error_bound(self, parties: int) -> float:
         """How far a decoded sum can lie from the sum of the floats: l·2^-(f+1), plus half a float64 step of decode.
 
+        Twice the first term where encodings are rounded at random.
+
         The second term is 0 while the largest sum, l·R·2^f, fits in 53 bits.
         """
         largest = parties * self._largest
         rounding = 2.0 ** (largest.bit_length() - _DOUBLE_PRECISION_BITS - 1 - self.fraction_bits)
-        return parties * 2.0 ** -(self.fraction_bits + 1) + (
+        return parties * 2.0 ** -(self.fraction_bits + (not self.rounds_at_random)) + (
             rounding if largest.bit_length() > _DOUBLE_PRECISION_BITS else 0.0
         )
 
@@ -206,6 +217,15 @@ class Ring:
         if elements.dtype != self.dtype:
             raise NotRingElements(f"expected {self.dtype} ring elements, got {elements.dtype}")
         return elements
+
+
+def _fractions(values: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Numbers in [0, 1) that decide how values are rounded, drawn from the values themselves.
+
+    So the same values give the same elements again, after a crash too. They hide nothing: masks do that.
+    """
+    seed = int.from_bytes(hashlib.blake2b(np.ascontiguousarray(values).data, digest_size=16).digest(), "big")
+    return np.random.Generator(np.random.PCG64(seed)).random(values.shape)
 
 
 Ring.WIDE = Ring(bits=64, fraction_bits=40, limit=1 << 16)

@@ -69,6 +69,15 @@ class AlgorithmSettings(Section):
         """Whether parties go on by themselves while one of them, or the coordinator, is away."""
         return False
 
+    def sum_bits(self, dtype: str) -> Literal[32, 64]:  # noqa: ARG002 (exact sums serve any precision)
+        """The ring that sums of a run in this precision need, where its spec does not say."""
+        return 64
+
+    @property
+    def takes_coarse_sums(self) -> bool:
+        """Whether sums of two or three digits will do, so that a spec may ask for a ring of 16 bits."""
+        return False
+
     def check(self, privacy: ProtectionSpec, parties: list[str]) -> None:
         """Refuse, by a ValueError, a protection or parties that this algorithm cannot work with."""
 

@@ -13,18 +13,26 @@ MOST_FRACTION_BITS = 52
 """A float64 of order 1 has no more digits after the point."""
 
 
+MOST_IN_NARROW = 31
+"""Parties whose sum has room in a ring of 32 bits."""
+_USUAL = {64: (56, 2.0**16), 32: (26, 2.0**10), 16: (12, 2.0**5)}
+"""For each ring: bits of one party's largest value, and that value if none is given."""
+
+
 class AggregationSpec(Section):
     """How the parties' addends become a sum without being seen."""
 
     kind: Literal["pairwise", "two_tree", "plain"] = "pairwise"
     """`pairwise` withstands collusion; `two_tree` sends sums up two trees; `plain` hides nothing."""
-    ring_bits: Literal[32, 64] = 64
-    """Ring of the masked sums; 32 halves the bytes and keeps fewer digits."""
+    ring_bits: Literal[16, 32, 64] | None = None
+    """Ring of the masked sums: fewer bits are fewer bytes and fewer digits. If left out, what the algorithm needs: 32
+    where a network learns classes in float32 (up to 31 parties, no `limit` or `fraction_bits` given), else 64. 16 is
+    for local rounds and for one level, and rounds at random, so that errors average out."""
     fraction_bits: int | None = Field(default=None, ge=0, le=60)
-    """Binary digits after the point, f; if left out as many as `limit` leaves room for beside 127 parties (31 where the
-    ring has 32 bits): 40 or 16 at the limits that are taken if none is given."""
+    """Binary digits after the point, f; if left out as many as `limit` leaves room for beside 127, 31 or 7 parties (in
+    rings of 64, 32 and 16 bits): 40, 16 or 7 at the limits that are taken if none is given."""
     limit: float | None = Field(default=None, gt=0)
-    """Largest magnitude R of a summed value; 2^16 or 2^10 if left out."""
+    """Largest magnitude R of a summed value; 2^16, 2^10 or 2^5 if left out."""
     minimum_parties: int = Field(default=2, ge=1, le=1024)
     """A sum over fewer parties is never opened."""
     recovery: bool = False
@@ -69,10 +77,18 @@ class AggregationSpec(Section):
     @property
     def resolved(self) -> tuple[int, int, float]:
         """Ring bits, fraction bits and limit, with the defaults filled in."""
-        room, usual = (56, 2.0**16) if self.ring_bits == 64 else (26, 2.0**10)
+        bits = self.ring_bits or 64
+        room, usual = _USUAL[bits]
         limit = usual if self.limit is None else self.limit
         fraction = min(max(room - ceil(log2(limit)), 0), MOST_FRACTION_BITS)
-        return self.ring_bits, fraction if self.fraction_bits is None else self.fraction_bits, limit
+        return bits, fraction if self.fraction_bits is None else self.fraction_bits, limit
+
+    def chosen(self, needed: Literal[32, 64], parties: int) -> "AggregationSpec":
+        """The same with a ring, where the spec left it to the algorithm, which needs so many bits."""
+        if self.ring_bits is not None:
+            return self
+        asked = self.fraction_bits is not None or self.limit is not None
+        return self.model_copy(update={"ring_bits": 64 if asked or parties > MOST_IN_NARROW else needed})
 
 
 def smallest_threshold(participants: int) -> int:

@@ -4,6 +4,7 @@ from typing import Annotated, Any, Literal, Self, TypeVar
 
 from pydantic import (
     Field,
+    ModelWrapValidatorHandler,
     SerializeAsAny,
     ValidatorFunctionWrapHandler,
     WrapValidator,
@@ -155,6 +156,15 @@ class RunSpec(Section):
     def _short_names(cls, value: Any) -> Any:
         return [{"name": v} if isinstance(v, str) else v for v in value] if isinstance(value, (list, tuple)) else value
 
+    @model_validator(mode="wrap")
+    @classmethod
+    def _with_a_ring(cls, value: Any, handler: ModelWrapValidatorHandler[Self]) -> Self:
+        """Choose the ring of secure sums, where a spec leaves it to the algorithm."""
+        spec = handler(value)
+        privacy = spec.privacy
+        chosen = privacy.aggregation.chosen(spec.train.sum_bits(spec.dtype), len(spec.parties))
+        return spec.model_copy(update={"privacy": privacy.model_copy(update={"aggregation": chosen})})
+
     @model_validator(mode="after")
     def _consistent(self) -> Self:
         names = [party.name for party in self.parties]
@@ -172,6 +182,11 @@ class RunSpec(Section):
             raise ValueError(
                 f"alignment: {self.train.algorithm} joins parties that hold different rows of the same columns; there "
                 "is nothing to align, leave it out"
+            )
+        if self.privacy.aggregation.ring_bits == 16 and not self.train.takes_coarse_sums:
+            raise ValueError(
+                "privacy.aggregation.ring_bits 16 keeps two or three digits, which these settings of "
+                f"{self.train.algorithm} cannot work with: take 32 or 64, or leave it out"
             )
         if self.binned_by is not None and self.train.layout == "horizontal":
             raise ValueError(f"binned_by: {self.train.algorithm}'s parties would each bin the columns in another way")

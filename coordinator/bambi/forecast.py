@@ -6,7 +6,6 @@ import numpy as np
 
 from parley.coordinator.bambi.rounds import EVALUATION_ROWS
 from parley.coordinator.forecasts import Forecast, Trips, evaluations, kept
-from parley.protocols.bambi.columns import crossing_columns
 from parley.protocols.bambi.settings import BambiSpec
 from parley.spec.rows import RowSets
 from parley.spec.run import RunSpec
@@ -17,25 +16,26 @@ LIMBS = 4
 
 def forecast(spec: RunSpec, sets: RowSets, outputs: int) -> Forecast | None:
     """The round trips of a run, at most; None for a mode that is not foretold."""
-    train = spec.settings(BambiSpec)
+    train, columns = spec.settings(BambiSpec), spec.settings(BambiSpec).columns(outputs)
+    size = 2 if train.sends_half(spec.dtype) else np.dtype(spec.dtype).itemsize
     if train.hypergradient == "local":
-        steps, trips = train.local.exchanges, _local(train, sets, outputs, spec.dtype)
+        steps, trips = train.local.exchanges, _local(train, sets, outputs, size)
     elif train.hypergradient == "implicit" or train.hypergradient.startswith("zeroth_order"):
-        steps, trips = train.upper.steps, _steps(train, sets, outputs, np.dtype(spec.dtype).itemsize)
+        steps, trips = train.upper.steps, _steps(train, sets, columns, size)
     else:
         return None
     measured = evaluations(steps, spec.evaluate_every)
     for rows in sets.held_out.values():
         parts = ceil(len(rows) / EVALUATION_ROWS)
-        trips.append(Trips(measured * parts, summed=len(rows) / parts * outputs))
+        trips.append(Trips(measured * parts, summed=len(rows) / parts * columns))
     return [*trips, kept(steps, spec.checkpoint_every)]
 
 
-def _steps(train: BambiSpec, sets: RowSets, outputs: int, size: int) -> list[Trips]:
+def _steps(train: BambiSpec, sets: RowSets, columns: int, size: int) -> list[Trips]:
     """Lower solves, and what the upper level adds to each iteration."""
     implicit, newton = train.hypergradient == "implicit", train.lower.solver == "newton"
-    lower = outputs * min(train.lower.batch or len(sets.lower), len(sets.lower))
-    upper = outputs * min(train.upper.batch or len(sets.upper), len(sets.upper))
+    lower = columns * min(train.lower.batch or len(sets.lower), len(sets.lower))
+    upper = columns * min(train.upper.batch or len(sets.upper), len(sets.upper))
     steps, iterations = train.lower, train.upper.steps
     if train.problem == "joint":
         return [Trips(iterations, size * upper, upper)]
@@ -64,9 +64,8 @@ def _steps(train: BambiSpec, sets: RowSets, outputs: int, size: int) -> list[Tri
     return trips
 
 
-def _local(train: BambiSpec, sets: RowSets, outputs: int, dtype: str) -> list[Trips]:
-    local, columns = train.local, crossing_columns(outputs)
+def _local(train: BambiSpec, sets: RowSets, outputs: int, size: int) -> list[Trips]:
+    local, columns = train.local, train.columns(outputs)
     rows = len(sets.lower) / ceil(len(sets.lower) / local.rows)
-    logits = 2 if local.message == "half" else np.dtype(dtype).itemsize
     labels = 1 if outputs <= 256 else 4
-    return [Trips(local.exchanges, rows * (columns * logits + labels), rows * columns)]
+    return [Trips(local.exchanges, rows * (columns * size + labels), rows * columns)]

@@ -13,14 +13,14 @@ from itertools import pairwise
 
 import numpy as np
 
-from parley.coordinator.bambi.problem import Diverged, Pending, Plan, Problem, asked, finite
+from parley.coordinator.bambi.problem import Pending, Plan, Problem, asked, shaped
 from parley.coordinator.bambi.rounds import evaluation
 from parley.coordinator.programs import Observer, Report, due
 from parley.numerics.arrays import Array, Vector
 from parley.numerics.combinations import best_combination
 from parley.numerics.losses import noise_floor, noise_share
 from parley.protocols.bambi import batches
-from parley.protocols.bambi.columns import crossing_columns, reduced, widened
+from parley.protocols.bambi.columns import reduced
 from parley.protocols.bambi.messages import LocalForward, LocalWork, Round
 from parley.protocols.rounds import Checkpoint, Finish
 from parley.spec.rows import Rows
@@ -114,9 +114,9 @@ class LocalRounds:
         problem, release = self._problem, self.pace.batch
         rows = problem.plan.released_rows(release)
         sums = yield asked(pending, LocalForward(self.pace.k + 1, release))
-        h = finite(sums).reshape(len(rows), crossing_columns(problem.outputs)).astype(problem.dtype)
+        h = shaped(problem, sums, len(rows))
         target = problem.labels.target(release, rows)
-        work, self.pace = decide(problem, self.pace, widened(h, problem.outputs), target)
+        work, self.pace = decide(problem, self.pace, h, target)
         losses = {"upper loss": self.pace.value, "lower loss": self.pace.value, "local steps": float(work.steps)}
         observe(Report(self.pace.k, losses))
         return Pending(work, release)
@@ -142,7 +142,7 @@ def decide(problem: Problem, pace: Pace, h: Array, target: Array) -> tuple[Local
         start = h + np.tensordot(found, np.stack(moves), 1).astype(h.dtype)
     scale = 1.0 - noise_share(problem.loss) * min(pace.epochs / in_all, LATEST)
     advances = problem.plan.releases > 1 and pace.k > 0 and (fall is None or fall >= SLOW_FALL)
-    work = LocalWork(_sent(problem, reduced(start)), sent_labels(target, problem.outputs), steps, weights, scale)
+    work = LocalWork(reduced(start, problem.columns), sent_labels(target, problem.outputs), steps, weights, scale)
     return work, Pace(
         k=pace.k + 1,
         batch=(pace.batch + 1) % problem.plan.releases if advances else pace.batch,
@@ -188,12 +188,3 @@ def sent_labels(target: Array, outputs: int) -> Array:
     if outputs > 1 and binary and (target.sum(axis=1) == 1).all():
         return np.asarray(target.argmax(axis=1), np.uint8 if outputs <= 256 else np.uint32)
     return target
-
-
-def _sent(problem: Problem, h: Array) -> Array:
-    """The sum in the precision of its message."""
-    if problem.settings.local.message == "full":
-        return h
-    if np.abs(h).max(initial=0.0) > np.finfo(np.float16).max:
-        raise Diverged("the sum of the embeddings does not fit half precision: lower `upper_step` and `lower_step`")
-    return np.asarray(h, np.float16)

@@ -20,6 +20,7 @@ from parley.coordinator.bambi.levels import Level, LossLevel
 from parley.coordinator.bambi.problem import Diverged, Pending, Problem, Rounds, asked, finite, shaped
 from parley.numerics.arrays import Array
 from parley.numerics.limbs import from_limbs
+from parley.protocols.bambi.columns import shortened
 from parley.protocols.bambi.messages import CurvatureForward, CurvatureStep, Gradient, LinearSystem, LowerForward
 from parley.protocols.bambi.settings import NEWTON_REPEATS
 
@@ -90,7 +91,7 @@ class Lower:
         self.h, self.level = h[0], self.problem.level("lower", self.k, rows, release)
         if t == 0:
             self.begun = self.loss
-        return Pending(Gradient(theta=self.level.gradient(h)), release)
+        return Pending(Gradient(theta=shortened(self.level.gradient(h), self.problem.columns)), release)
 
     def _confirm(self, t: int, pending: Pending | None) -> Rounds:
         """Choose how much to keep of y, or of the last Newton step, and send θ there.
@@ -106,7 +107,7 @@ class Lower:
         length = self._shrink(h, penalty) if t == 0 else self._search(h, penalty, step_penalty)
         _check_size(self.problem, self.k, t, self.h)
         self.objective = self.loss + self._penalty
-        theta = self.level.gradient(self.h)[None]
+        theta = shortened(self.level.gradient(self.h), self.problem.columns)[None]
         return Pending(Gradient(theta=theta, step_length=length), release)
 
     def _shrink(self, h: Array, penalty: float) -> float:
@@ -168,7 +169,9 @@ def conjugate_gradients(
         solution = solution + alpha * image
         last = solved or alpha == 0.0 or iteration == iterations - 1
         finished = level.curvature_product(h, solution) if last and system == "adjoint" else None
-        pending = Pending(CurvatureStep(product, alpha, beta, finished, scale), level.release)
+        sent = None if finished is None else shortened(finished, problem.columns)
+        step = CurvatureStep(shortened(product, problem.columns), alpha, beta, sent, scale)
+        pending = Pending(step, level.release)
         if last:
             break
     lower.solution = solution

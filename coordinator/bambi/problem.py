@@ -11,6 +11,7 @@ from parley.numerics.arrays import Array, Vector
 from parley.numerics.losses import Loss
 from parley.privacy.evaluations import Evaluation
 from parley.protocols.bambi import batches
+from parley.protocols.bambi.columns import widened
 from parley.protocols.bambi.messages import Ask, Outcome, Round
 from parley.protocols.bambi.settings import BambiSpec
 from parley.spec.rows import Rows, RowSets
@@ -105,6 +106,13 @@ class Problem:
     """The ways out for figures on true labels, by the set of rows; none where they stay with the label holder."""
     own: "OwnProblem | None" = None
     """The label holder's side of a problem of one's own; both levels are the loss where there is none."""
+    half: bool = False
+    """Whether arrays go to the parties in half precision."""
+
+    @property
+    def columns(self) -> int:
+        """Columns of h that cross."""
+        return self.settings.columns(self.outputs)
 
     @property
     def settings(self) -> BambiSpec:
@@ -135,8 +143,8 @@ def asked(pending: Pending | None, ask: Ask) -> Round:
 
 def shaped(problem: Problem, sums: Vector, rows: int, *, stacked: bool = False) -> Array:
     """The sum of embeddings, (rows, outputs); `stacked` keeps the axis of trajectories."""
-    h = finite(sums).reshape(-1, rows, problem.outputs).astype(problem.dtype)
-    return h if stacked else h[0]
+    h = finite(sums).reshape(-1, rows, problem.columns).astype(problem.dtype)
+    return widened(h if stacked else h[0], problem.outputs)
 
 
 def finite(sums: Vector) -> Vector:

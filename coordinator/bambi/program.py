@@ -23,6 +23,7 @@ from parley.privacy.evaluations import Evaluation
 from parley.privacy.label_gate import LabelGate
 from parley.privacy.release import Addend, OutcomeGate, Release
 from parley.protocols.bambi.codec import PROTOCOL, decode_contribution, encode_instruction
+from parley.protocols.bambi.columns import widened
 from parley.protocols.bambi.messages import Round, RowsForward
 from parley.protocols.bambi.settings import BambiSpec
 from parley.protocols.rounds import Finish
@@ -49,10 +50,12 @@ class BambiForm:
 
     outputs: int
     """Columns of the summed embedding."""
+    half: bool = False
+    """Whether arrays go to the parties in half precision."""
 
     def encode(self, number: int, release: Release[Round]) -> tuple[Message, Blobs]:
         """The instruction of a round."""
-        return encode_instruction(number, release)
+        return encode_instruction(number, release, self.half)
 
     def decode(self, message: Any, blobs: Blobs, release: Release[Round]) -> Addend | None:
         """A party's contribution."""
@@ -66,7 +69,7 @@ class BambiProgram(BambiForm):
 
     def __init__(self, problem: Problem, gate: OutcomeGate) -> None:
         """`gate` lets outcomes pass whose label releases the ledger covers."""
-        super().__init__(problem.outputs)
+        super().__init__(problem.outputs, problem.half)
         self.gate, self._rounds, self._own = gate, BilevelRounds(problem), problem.own
 
     def rounds(self, done: int, observe: Observer) -> Generator[Round, Vector, None]:
@@ -92,7 +95,7 @@ class LocalProgram(BambiForm):
     finish = Round(None, Finish())
 
     def __init__(self, problem: Problem, gate: OutcomeGate) -> None:
-        super().__init__(problem.outputs)
+        super().__init__(problem.outputs, problem.half)
         self.gate, self._rounds = gate, LocalRounds(problem)
 
     def rounds(self, done: int, observe: Observer) -> Generator[Round, Vector, None]:
@@ -131,6 +134,7 @@ def program(spec: RunSpec, access: LabelAccess) -> BambiProgram | LocalProgram:
         spec.checkpoint_every,
         evaluations(spec, access, labels, rows),
         own,
+        settings.sends_half(spec.dtype),
     )
     paid = OutcomeGate(
         lambda release: all(each.is_paid(release) for each in gates),
@@ -215,7 +219,7 @@ def predictor(spec: RunSpec, access: LabelAccess) -> Predictor:
     return Predictor(
         BambiForm(outputs),
         lambda first, count: Round(None, RowsForward("all", first, count)),
-        lambda total: loss.predict(total.reshape(-1, outputs)),
+        lambda total: loss.predict(widened(total.reshape(-1, settings.columns(outputs)), outputs)),
         labels.classes,
     )
 

@@ -3,11 +3,11 @@
 Symbol map:
 
     paper     code             shape                        held by       leaves?
-    h         sum of a round   (1+Q, batch, classes)        coordinator   no
+    h         sum of a round   (1+Q, batch, classes − 1)   coordinator   no
     b, ỹ      labels.target    (batch, classes)             coordinator   ỹ only, after the gate
-    θ, ϑ      Gradient         (…, batch, classes)          coordinator   yes, made from ỹ
+    θ, ϑ      Gradient         (…, batch, classes − 1)      coordinator   yes, made from ỹ
     s_j       Coefficients     (Q,)                         coordinator   yes, a sum over parties
-    L''(h) a  CurvatureStep    (batch, classes)             coordinator   yes, holds no label
+    L''(h) a  CurvatureStep    (batch, classes − 1)         coordinator   yes, holds no label
 
 A run is one generator: it yields rounds and is sent the sums. What an outcome says travels with the next ask, so a
 step costs one round trip. Between upper iterations the coordinator remembers k and how the run is going (`Course`).
@@ -22,6 +22,7 @@ from parley.coordinator.bambi.lower_solve import Lower, conjugate_gradients
 from parley.coordinator.bambi.problem import Pending, Problem, Rounds, asked, finite, shaped
 from parley.coordinator.programs import Observer, Report, due
 from parley.numerics.arrays import Vector
+from parley.protocols.bambi.columns import shortened
 from parley.protocols.bambi.messages import Coefficients, DirectionalForward, Gradient, Round, RowsForward, UpperForward
 from parley.protocols.rounds import Checkpoint, Finish
 
@@ -100,7 +101,7 @@ class BilevelRounds:
         loss = level.value(h)
         self.course, warning = self.course.seen(above_floor(level.floor, loss)).judged(REMEDY)
         observe(Report(k, {"upper loss": loss, **figures}, warning))
-        return Pending(Gradient(vartheta=level.gradient(h)), release)
+        return Pending(Gradient(vartheta=shortened(level.gradient(h), problem.columns)), release)
 
 
 def evaluation(problem: Problem, k: int, pending: Pending | None, observe: Observer) -> Rounds:

@@ -32,7 +32,7 @@ from parley.numerics.optimisers import Moments, descend
 from parley.numerics.streams import stream
 from parley.party.bambi.steps import Block, OutcomeMisshapen, OutcomeUnexpected, predict, start
 from parley.protocols.bambi.batches import local_rows, steps_of_a_pass
-from parley.protocols.bambi.columns import crossing_columns, reduced, widened
+from parley.protocols.bambi.columns import reduced, widened
 from parley.protocols.bambi.messages import LocalForward, LocalWork, RowsForward
 
 MOVES = 2
@@ -108,11 +108,11 @@ def contribute(block: LocalBlock, state: LocalState, ask: LocalForward | RowsFor
     if isinstance(ask, RowsForward):
         span = slice(ask.first, ask.first + ask.count)
         rows: slice | Array = span if ask.rows == "all" else getattr(whole.rows, ask.rows)[span]
-        return state, _logits(block, state.point, whole.features[rows]).reshape(-1)
+        return state, reduced(_logits(block, state.point, whole.features[rows]), whole.columns).reshape(-1)
     if ask.k != state.k + 1:
         raise OutcomeUnexpected(f"exchange {ask.k} was asked for where {state.k + 1} is due")
     own = _logits(block, state.point, _features(block, ask))
-    return state._replace(asked=ask), reduced(own).reshape(-1)
+    return state._replace(asked=ask), reduced(own, whole.columns).reshape(-1)
 
 
 def apply(block: LocalBlock, state: LocalState, work: LocalWork) -> LocalState:
@@ -133,7 +133,7 @@ def apply(block: LocalBlock, state: LocalState, work: LocalWork) -> LocalState:
 def _checked(block: LocalBlock, state: LocalState, work: LocalWork, count: int) -> tuple[Array, Array]:
     """The sum and the target rows, if they are what this exchange can have."""
     outputs, dtype = block.block.outputs, block.block.features.dtype
-    due = (count, crossing_columns(outputs))
+    due = (count, block.block.columns)
     if work.logits.shape != due:
         raise OutcomeMisshapen(f"a sum of shape {work.logits.shape} came where {due} is due")
     if not 1 <= work.steps <= block.most_steps:
@@ -222,5 +222,4 @@ def _features(block: LocalBlock, ask: LocalForward) -> Array:
 def _logits(block: LocalBlock, point: Point, features: Array) -> Array:
     """h_m of some rows."""
     whole = block.block
-    flat = predict(whole.model, point.x, point.y.numpy(), features, whole.has_direct_term)
-    return flat.reshape(len(features), whole.outputs)
+    return predict(whole.model, point.x, point.y.numpy(), features, whole.has_direct_term)

@@ -92,12 +92,12 @@ def noised_batches(opened: Opened, model: EmbeddingModel, outputs: int) -> Noise
     sets = divide(spec.split, len(opened.table), stream(spec.seed, "split"))
     schedule = Schedule(train, sets, spec.seed, len(opened.table))
     owner, bounds = _owner(opened), _bounds(opened)
-    copies, weights = train.trajectories, model.out * outputs
+    copies, weights, columns = train.trajectories, model.out * outputs, train.columns(outputs)
     steps = max(copies * weights, weights + (model.size if train.problem != "hyper_parameters" else 0))
-    trained = TrainedRows.of(owner, bounds, schedule.counts, len(schedule.rounds), copies * outputs, steps)
+    trained = TrainedRows.of(owner, bounds, schedule.counts, len(schedule.rounds), copies * columns, steps)
     trained.bounds.addends(trained.multiplier).check(spec.privacy.aggregation.resolved[1])
     times = 1 + (max(0, train.run_length - 1) // spec.evaluate_every if spec.evaluate_every else 0)
-    held_out = {name: LookedAtRows(owner, bounds, name, rows, times, outputs) for name, rows in sets.held_out.items()}
+    held_out = {name: LookedAtRows(owner, bounds, name, rows, times, columns) for name, rows in sets.held_out.items()}
     return NoisedBatches(schedule.rounds, trained, held_out)
 
 
@@ -105,7 +105,8 @@ def noised_predictions(begun: Begun) -> NoisedPredictions:
     """One model, and whatever rows the session is about."""
     everyone = np.arange(len(begun.opened.table), dtype=np.int64)
     owner, bounds = _owner(begun.opened), _bounds(begun.opened)
-    return NoisedPredictions(LookedAtRows(owner, bounds, "predicted", everyone, 1, begun.outputs))
+    columns = begun.opened.spec.settings(BambiSpec).columns(begun.outputs)
+    return NoisedPredictions(LookedAtRows(owner, bounds, "predicted", everyone, 1, columns))
 
 
 @dataclass(frozen=True)

@@ -9,8 +9,8 @@ Symbol map:
     ŷ_m^j           trajectories        (1+Q, embedding, C)     party     never
     u_{k,j}         directions          (Q, p_m)                party     drawn from the public seed
     s_m = T(x, a)   embedding           (…, batch, embedding)   party     never
-    h_m = s_m y_m   contribution        (1+Q, batch, C)         party     as an addend of a secure sum
-    θ, ϑ            Gradient            (…, batch, C)           all       released by the coordinator
+    h_m = s_m y_m   contribution        (1+Q, batch, C − 1)     party     as an addend of a secure sum
+    θ, ϑ            Gradient            (…, batch, C − 1)       all       released by the coordinator
     v               solve.solution      (embedding, C)          party     never
 
 `apply` takes the outcome of the round before, `contribute` makes the addend of the next one; both are pure. What a
@@ -56,6 +56,7 @@ from parley.party.bambi.phases import (
 from parley.party.bambi.row_privacy import NoisedBatches, NoisedPredictions, RoundName, model_digest
 from parley.privacy.row_sums import in_parts
 from parley.protocols.bambi.batches import lower_rows, upper_rows
+from parley.protocols.bambi.columns import completed, reduced
 from parley.protocols.bambi.messages import (
     Ask,
     Coefficients,
@@ -100,6 +101,11 @@ class Block:
     """Columns of h: classes, or 1."""
     noised: NoisedBatches | NoisedPredictions | None = None
     """Where rows have a bound of their own in each sum."""
+
+    @property
+    def columns(self) -> int:
+        """Columns of h that cross."""
+        return self.settings.columns(self.outputs)
 
     @property
     def has_direct_term(self) -> bool:
@@ -210,10 +216,11 @@ def contribute(block: Block, state: State, ask: Ask) -> tuple[State, Vector]:
             span = slice(first, first + count)
             rows = span if name == "all" else getattr(block.rows, name)[span]
             h = predict(block.model, state.x, state.y, block.features[rows], block.has_direct_term)
+            h = reduced(h, block.columns)
             if block.noised is not None:
                 model = model_digest(state.x.numpy(), state.y)
-                h = block.noised.looked_at(h.reshape(-1, block.outputs), name, first, model)
-            return state._replace(phase=READY), h
+                return state._replace(phase=READY), block.noised.looked_at(h, name, first, model)
+            return state._replace(phase=READY), _flat(h)
     return state, np.empty(0)
 
 
@@ -222,11 +229,11 @@ def sums_of_row(state: State) -> int:
     return len(state.phase.trajectories) if isinstance(state.phase, DescentAsked) else 1
 
 
-def predict(model: EmbeddingModel, x: Tensor, y: Array, features: Array, embeds: bool) -> Vector:
-    """h_m of some rows, flattened; `embeds` says whether x are the model's weights."""
+def predict(model: EmbeddingModel, x: Tensor, y: Array, features: Array, embeds: bool) -> Array:
+    """h_m of some rows; `embeds` says whether x are the model's weights."""
     with torch.no_grad():
         s = model.apply(x, torch.from_numpy(features)).numpy() if embeds else features
-    return _flat(s @ y)
+    return np.asarray(s @ y)
 
 
 def _descent_forward(block: Block, state: State, ask: LowerForward) -> tuple[State, Vector]:
@@ -246,6 +253,7 @@ def _descent_forward(block: Block, state: State, ask: LowerForward) -> tuple[Sta
 
 def _addend(block: Block, h: Array, name: RoundName) -> Vector:
     """h_m of the batch of a round, as it goes into the sum."""
+    h = reduced(h, block.columns)
     if not isinstance(block.noised, NoisedBatches):
         return _flat(h)
     return block.noised.addend(h, name)
@@ -466,7 +474,7 @@ def _newton_forward(block: Block, state: State, ask: LowerForward) -> tuple[Stat
         case _:
             raise _out_of_step(ask, state)
     scalars = [np.sum(lower.penalty * candidate**2), np.sum(lower.penalty * step**2)]
-    return state._replace(phase=phase), _flat(lower.s @ candidate, *scalars)
+    return state._replace(phase=phase), _flat(reduced(lower.s @ candidate, block.columns), *scalars)
 
 
 def _lower_batch(block: Block, x: Tensor, s: Array) -> LowerBatch:
@@ -500,7 +508,9 @@ def _curvature_forward(block: Block, state: State, ask: CurvatureForward) -> tup
     lower = system.batch
     z = lower.precondition(solve.residual)
     high, low = to_limbs(np.array([2 * np.sum(lower.penalty * z**2), np.sum(solve.residual * z)]))
-    return state._replace(phase=CurvatureAsked(ask.k, system, solve, z)), _flat(lower.s @ z, *high, *low)
+    return state._replace(phase=CurvatureAsked(ask.k, system, solve, z)), _flat(
+        reduced(lower.s @ z, block.columns), *high, *low
+    )
 
 
 def _conjugate_step(block: Block, state: State, phase: CurvatureAsked, step: CurvatureStep) -> State:
@@ -543,8 +553,9 @@ def _implicit_step(
 
 
 def _received(array: Array, block: Block, shape: tuple[int, ...]) -> Array:
-    _check_shape(array.shape, shape)
-    return array.astype(block.features.dtype, copy=False)
+    """θ or a product of this shape, with the column that did not cross."""
+    _check_shape(array.shape, (*shape[:-1], block.columns))
+    return completed(array.astype(block.features.dtype, copy=False), block.outputs)
 
 
 def _flat(array: Array, *scalars: np.floating) -> Vector:

@@ -50,33 +50,33 @@ _SHARES: dict[type[Ask], str] = {
 LARGEST_COUNT = 1 << 40
 
 
-def encode_instruction(number: int, release: Release[Round]) -> tuple[pb.Instruction, Blobs]:
-    """The instruction of round `number`."""
+def encode_instruction(number: int, release: Release[Round], half: bool = False) -> tuple[pb.Instruction, Blobs]:
+    """The instruction of round `number`; `half` sends its arrays in half precision."""
     blobs: Blobs = deque()
     message = pb.Instruction(round=number)
     match release.content.outcome:
         case Gradient(theta=theta, vartheta=vartheta, step_length=length):
             message.gradient.step_length = length
             if theta is not None:
-                encode_tensor(theta, blobs, into=message.gradient.theta)
+                encode_tensor(theta, blobs, into=message.gradient.theta, half=half)
             if vartheta is not None:
-                encode_tensor(vartheta, blobs, into=message.gradient.vartheta)
+                encode_tensor(vartheta, blobs, into=message.gradient.vartheta, half=half)
         case Coefficients(values=values):
             message.coefficients.values.extend(values)
         case CurvatureStep(product=product, alpha=alpha, beta=beta, solution_product=solution, upper_scale=scale):
-            encode_tensor(product, blobs, into=message.curvature.product)
+            encode_tensor(product, blobs, into=message.curvature.product, half=half)
             message.curvature.alpha, message.curvature.beta = alpha, beta
             if solution is not None:
-                encode_tensor(solution, blobs, into=message.curvature.solution_product)
+                encode_tensor(solution, blobs, into=message.curvature.solution_product, half=half)
                 message.curvature.upper_scale = scale
         case LocalWork() as work:
-            _encode_work(message.local_work, blobs, work)
+            _encode_work(message.local_work, blobs, work, half)
     _encode_ask(message, release.content.ask)
     return message, blobs
 
 
-def _encode_work(message: pb.LocalWork, blobs: Blobs, work: LocalWork) -> None:
-    encode_tensor(work.logits, blobs, into=message.logits)
+def _encode_work(message: pb.LocalWork, blobs: Blobs, work: LocalWork, half: bool) -> None:
+    encode_tensor(work.logits, blobs, into=message.logits, half=half)
     encode_tensor(work.labels, blobs, into=message.classes if work.labels.ndim == 1 else message.target)
     message.steps = work.steps
     message.weights.extend(work.weights)

@@ -4,6 +4,7 @@ from typing import Any, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
+from parley.protocols.bambi.columns import crossing_columns
 from parley.spec.algorithms import AlgorithmSettings, Layout
 from parley.spec.class_weights import ClassWeights, check_class_weights
 from parley.spec.protection import ProtectionSpec
@@ -162,8 +163,6 @@ class LocalSpec(Section):
     """Step size of x (Adam) at the beginning of a round; it falls to zero until the next exchange."""
     lower_step: float = Field(default=1e-2, gt=0)
     """Step size of y (Adam) at the beginning of a round."""
-    message: Literal["half", "full"] = "half"
-    """Precision of the sums that go back to the parties; `half` spares bytes, `full` keeps the run's dtype."""
 
 
 NEWTON_REPEATS = 3
@@ -227,6 +226,9 @@ class BambiSpec(AlgorithmSettings):
     """hyper_parameters: one coefficient for each party, or for each of its features."""
     intercept: bool = True
     """Where features are the embedding (hyper_parameters, kind identity): give the first party a column of ones."""
+    message: Literal["half", "full"] | None = None
+    """Precision of what goes back to the parties; `half` spares bytes, `full` keeps the run's dtype. If left out, half
+    where a network learns classes in float32 by `implicit`, `local` or `joint`."""
     own: OwnSpec | None = None
     """A problem of one's own."""
     upper: UpperSpec = UpperSpec()
@@ -322,6 +324,32 @@ class BambiSpec(AlgorithmSettings):
                 "hypergradient local is for levels with the same rows: write `split: {upper: lower}`, or take "
                 "`hypergradient: implicit`"
             )
+
+    def columns(self, outputs: int) -> int:
+        """Columns of h that cross: all but one of softmax, unless a problem of one's own may see a constant."""
+        return crossing_columns(outputs) if self.own is None and self.loss == "softmax" else outputs
+
+    def coarse(self, dtype: str) -> bool:
+        """Whether a few digits are enough in what crosses: where a network learns classes from samples of the rows.
+
+        Coefficients are tuned exactly, and zeroth order reads small differences.
+        """
+        plain = self.own is None and self.loss != "squared" and self.trajectories == 1
+        return plain and dtype == "float32" and self.embeds
+
+    def sum_bits(self, dtype: str) -> Literal[32, 64]:
+        """The ring that sums need."""
+        return 32 if self.coarse(dtype) else 64
+
+    @property
+    def takes_coarse_sums(self) -> bool:
+        """Where sums hold logits of classes and nothing else: systems of equations need their scalars exact."""
+        alone = self.hypergradient == "local" or self.problem == "joint"
+        return alone and self.embeds and self.loss != "squared"
+
+    def sends_half(self, dtype: str) -> bool:
+        """Whether arrays go to the parties in half precision."""
+        return self.message == "half" or (self.message is None and self.coarse(dtype))
 
     @property
     def embeds(self) -> bool:

@@ -17,6 +17,10 @@ INLINE_BYTES = 1 << 20
 LARGEST_TENSOR_BYTES = 1 << 30
 """Most bytes that the tensors of one message may announce together."""
 MOST_AXES = 8
+HALF_EXPONENT = 15
+"""The largest element in half precision lies below 2^15."""
+LARGEST_EXPONENT = 1100
+"""Of two, beyond all that a float64 can hold."""
 
 _TYPES: dict[int, np.dtype[Any]] = {
     pb.ELEMENT_TYPE_FLOAT32: np.dtype("<f4"),
@@ -26,6 +30,7 @@ _TYPES: dict[int, np.dtype[Any]] = {
     pb.ELEMENT_TYPE_UINT32: np.dtype("<u4"),
     pb.ELEMENT_TYPE_FLOAT16: np.dtype("<f2"),
     pb.ELEMENT_TYPE_UINT8: np.dtype("u1"),
+    pb.ELEMENT_TYPE_UINT16: np.dtype("<u2"),
 }
 _CODES: dict[np.dtype[Any], Any] = {dtype: code for code, dtype in _TYPES.items()}
 
@@ -34,16 +39,20 @@ class MessageInvalid(ValueError):
     """A message that breaks its contract: shape, element type, size, order or a value that is not finite."""
 
 
-def encode_tensor(array: Array, blobs: Blobs, into: pb.Tensor | None = None) -> pb.Tensor:
+def encode_tensor(array: Array, blobs: Blobs, into: pb.Tensor | None = None, *, half: bool = False) -> pb.Tensor:
     """Encode an array; a large one is announced, and its bytes are appended to `blobs` to follow in chunks.
 
-    `into` is a field of a message: what is put there directly is copied once less.
+    `into` is a field of a message: what is put there directly is copied once less. `half` sends floats in half
+    precision with one exponent for all: each is good to 2^-11 of itself, or to 2^-40 of the largest if that is more.
     """
+    tensor = pb.Tensor() if into is None else into
+    if half and array.dtype.kind == "f":
+        exponent = int(np.frexp(np.abs(array).max(initial=0.0))[1]) - HALF_EXPONENT
+        tensor.exponent, array = exponent, np.ldexp(array, -exponent).astype(np.float16)
     code = _CODES.get(array.dtype.newbyteorder("<"))
     if code is None:
         raise MessageInvalid(f"arrays of {array.dtype} have no place on the wire")
     array = np.ascontiguousarray(array, dtype=_TYPES[code])
-    tensor = pb.Tensor() if into is None else into
     tensor.element_type = code
     tensor.shape.extend(array.shape)
     if array.nbytes <= INLINE_BYTES:
@@ -73,4 +82,14 @@ def decode_tensor(tensor: pb.Tensor, blobs: Blobs, *, name: str, kinds: str = "f
     array = np.frombuffer(data, dtype=dtype).reshape(shape)
     if dtype.kind == "f" and not np.isfinite(array).all():
         raise MessageInvalid(f"{name}: holds values that are not finite")
-    return array
+    return _scaled(array, tensor.exponent, name) if tensor.exponent else array
+
+
+def _scaled(array: Array, exponent: int, name: str) -> Array:
+    if array.dtype.itemsize != 2 or array.dtype.kind != "f" or abs(exponent) > LARGEST_EXPONENT:
+        raise MessageInvalid(f"{name}: an exponent of {exponent} is for half precision, and within ±{LARGEST_EXPONENT}")
+    with np.errstate(over="ignore"):  # infinity is refused below
+        values = np.ldexp(array.astype(np.float64), exponent)
+    if not np.isfinite(values).all():
+        raise MessageInvalid(f"{name}: holds values that are not finite")
+    return values

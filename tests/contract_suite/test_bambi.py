@@ -41,7 +41,8 @@ train:
   hypergradient: local
   regularisation: 0.02
   model: {{kind: mlp, hidden: [4], out: 3, activation: tanh}}
-  local: {{exchanges: 5, rows: 30, epochs: 2, minibatch: 8, message: full}}
+  local: {{exchanges: 5, rows: 30, epochs: 2, minibatch: 8}}
+  message: full
 privacy:
   labels: {{mechanism: "off"}}
   aggregation: {{fraction_bits: 44}}

@@ -88,7 +88,7 @@ def instruction(number: int, before: Vector | None, t: int | None = None) -> bam
     ask = bambi_pb2.LowerForward(k=1, t=number - 1 if t is None else t)
     message = bambi_pb2.Instruction(round=number, lower_forward=ask)
     if before is not None:
-        gradient = np.cos(np.arange(before.size)).reshape(-1, BATCH, OUTPUTS).astype(before.dtype)
+        gradient = np.cos(np.arange(before.size)).reshape(-1, BATCH, OUTPUTS - 1).astype(before.dtype)
         message.gradient.theta.CopyFrom(encode_tensor(gradient, Blobs()))
     return message
 

@@ -55,15 +55,16 @@ needs_proc = pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason=
 
 
 @needs_proc
-def test_the_demo_reaches_95_percent_and_leaves_no_process(tmp_path):
+def test_the_demo_reaches_92_percent_and_leaves_no_process(tmp_path):
     process = start(tmp_path, f"marker-{os.getpid()}-whole")
     output, _ = process.communicate(timeout=280)
     assert process.returncode == 0, output
     figures = json.loads((tmp_path / "demo.json").read_text())
-    assert figures["accuracy"] >= 0.95  # label noise is fresh in each run: mean 0.972, standard deviation 0.006
-    assert abs(figures["accuracy"] - figures["pooled_accuracy"]) <= 0.003  # one row in 360: rounding of masked sums
+    assert figures["accuracy"] >= 0.92  # label noise is fresh in each run: mean 0.952, standard deviation 0.005
+    assert abs(figures["accuracy"] - figures["pooled_accuracy"]) <= 0.012  # four rows in 360: sums in 32 bits
     assert figures["epsilon"] == pytest.approx(6)
-    assert figures["bytes"] > 1e6
+    assert 1e6 < figures["bytes"] < 20e6
+    assert figures["rounds"] <= 120
     assert (tmp_path / "demo.png").read_bytes().startswith(b"\x89PNG")
     assert services_of(f"marker-{os.getpid()}-whole") == []
 

@@ -33,6 +33,8 @@ from tests.integration.conftest import spec
 NAMES = ("bank", "shop", "telco")
 VICTIM, OTHERS = "bank", ("shop", "telco")
 BATCH, OUTPUTS = 64, 10
+COLUMNS = OUTPUTS - 1
+"""Of a sum: the last class does not cross."""
 LIMIT = 3 * 2.0**16
 """No honest sum of three parties is larger."""
 
@@ -362,8 +364,8 @@ def test_others_begin_from_another_checkpoint_and_the_sum_does_not_open(coordina
 
 def _theta(session):
     """The others apply θ = 0 where the victim applies something."""
-    trajectories = session.send(VICTIM, forward(1))[0].size // (BATCH * OUTPUTS)
-    real = np.ones((trajectories, BATCH, OUTPUTS), np.float32)
+    trajectories = session.send(VICTIM, forward(1))[0].size // (BATCH * COLUMNS)
+    real = np.ones((trajectories, BATCH, COLUMNS), np.float32)
     for name in OTHERS:
         session.send(name, forward(1))
     yield session.send(VICTIM, forward(2, t=1, gradient=real))[0]

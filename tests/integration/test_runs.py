@@ -71,7 +71,7 @@ def test_secure_sums_train_the_same_model_whatever_hides_them(client, federation
     plain_labels = {"privacy__labels__mechanism": "off", "privacy__aggregation__kind": aggregation}
     run = client.start(spec(**plain_labels))
     run.result()
-    again = client.start(spec(**plain_labels, privacy__aggregation__fraction_bits=40))
+    again = client.start(spec(**plain_labels, privacy__aggregation__ring_bits=32))
     again.result()
     assert models(federation, run) == models(federation, again)
     other = client.start(spec(**plain_labels | {"privacy__aggregation__kind": "pairwise"}))

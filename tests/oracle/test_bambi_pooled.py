@@ -40,6 +40,7 @@ class TrueLabels:
 
 def federation(settings, parties, *, rows=60, columns=3, outputs=3, correlated=0.8):
     rng = np.random.default_rng(5)
+    outputs = 1 if settings.loss == "squared" else outputs
     shared = rng.standard_normal((rows, columns))
     blocks = [
         correlated * shared + np.sqrt(1 - correlated**2) * rng.standard_normal((rows, columns)) for _ in range(parties)

@@ -41,7 +41,7 @@ def sums_over_rows(subject: StandIn, tape: Tape) -> tuple[NDArray[np.int64], Arr
         for current, total in tape.rounds:
             chosen = _bambi_rows(settings, rows, subject.spec.seed, current.ask)
             if chosen is not None:
-                outputs = subject.classes if settings.loss == "softmax" else 1
+                outputs = settings.columns(subject.classes) if settings.loss == "softmax" else 1
                 whole = total[: len(total) // (len(chosen) * outputs) * len(chosen) * outputs]
                 values = whole.reshape(-1, len(chosen), outputs)
                 groups.setdefault(chosen.tobytes(), (chosen, []))[1].extend(values)

@@ -88,7 +88,7 @@ def test_the_largest_allowed_sum_does_not_wrap(ring, sign):
 @pytest.mark.parametrize(
     ("bits", "fraction_bits", "limit"),
     [
-        (16, 4, 10),
+        (8, 4, 1),
         (64, -1, 10),
         (64, 40, 0),
         (64, 40, float("nan")),
@@ -139,3 +139,23 @@ def test_a_clipped_value_is_the_limit_and_what_is_not_finite_still_spoils():
     ring = Ring(64, 40, 1 << 10, "clip")
     assert ring.decode(ring.encode(np.array([5000.0, -5000.0, 3.0]))).tolist() == [1024.0, -1024.0, 3.0]
     assert not ring.opens(ring.decode(ring.encode(np.array([np.nan]))), 1)
+
+
+def test_a_ring_of_16_bits_rounds_up_or_down_so_that_errors_average_out():
+    ring, values = Ring(16, 7, 32.0), np.full(40_000, 1.3 / 128)
+    found = ring.decode(ring.encode(values))
+    assert set(found) == {1 / 128, 2 / 128}
+    assert abs(found.mean() - values[0]) < 5 * found.std() / np.sqrt(found.size)  # false alarm below 1e-6
+    assert np.abs(found - values).max() <= ring.error_bound(1)
+
+
+def test_rounding_at_random_is_the_same_for_the_same_values_and_another_for_others():
+    ring, values = Ring(16, 7, 32.0), np.random.default_rng(0).normal(size=200)
+    assert (ring.encode(values) == ring.encode(values.copy())).all()
+    moved = values + np.append(np.zeros(199), 1e-6)
+    assert (ring.encode(moved) != ring.encode(values)).sum() > 20
+
+
+def test_the_limit_of_a_ring_of_16_bits_is_never_rounded_beyond_it():
+    ring = Ring(16, 7, 31.999)
+    assert np.abs(ring.decode(ring.encode(np.array([31.999, -31.999] * 500)))).max() <= 32.0

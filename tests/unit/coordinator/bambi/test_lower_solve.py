@@ -7,6 +7,7 @@ from parley.coordinator.bambi.lower_solve import AVERAGING, Lower
 from parley.coordinator.bambi.problem import Plan, Problem
 from parley.numerics.limbs import to_limbs
 from parley.numerics.losses import Softmax
+from parley.protocols.bambi.columns import completed, reduced
 from parley.protocols.bambi.messages import CurvatureForward, Gradient, LowerForward
 from parley.protocols.bambi.settings import NEWTON_REPEATS, BambiSpec
 from parley.spec.rows import RowSets
@@ -41,10 +42,10 @@ def solved(problem, ends, penalty=0.0):
     current = next(rounds)
     while True:
         if isinstance(current.ask, LowerForward):
-            sums = np.append(next(ends).reshape(-1), [penalty, 0.0])
+            sums = np.append(reduced(next(ends), CLASSES - 1).reshape(-1), [penalty, 0.0])
         else:
             assert isinstance(current.ask, CurvatureForward)
-            size = len(problem.problem.plan.lower_rows(problem.k, 0)) * CLASSES
+            size = len(problem.problem.plan.lower_rows(problem.k, 0)) * (CLASSES - 1)
             sums = np.concatenate([np.ones(size), *to_limbs(np.array([1.0, 1.0]))])
         try:
             current = rounds.send(sums)
@@ -62,7 +63,7 @@ def test_a_warm_start_that_fits_is_kept_whole():
 def test_a_warm_start_that_is_worse_than_none_is_forgotten():
     first, _ = solved(lower(), [-30 * TARGET, TARGET])
     assert first.step_length == 0.0
-    assert np.allclose(first.theta[0] * ROWS, 1 / CLASSES - TARGET)
+    assert np.allclose(completed(first.theta[0], CLASSES) * ROWS, 1 / CLASSES - TARGET)
 
 
 def test_a_warm_start_that_is_too_sure_of_itself_is_shrunk_to_what_fits():

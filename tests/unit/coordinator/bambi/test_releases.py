@@ -14,6 +14,8 @@ from parley.protocols.bambi.settings import BambiSpec
 from parley.spec.rows import RowSets
 
 BATCH, CLASSES = 8, 3
+COLUMNS = CLASSES - 1
+"""Of a sum: the last class does not cross."""
 ROWS = RowSets(np.arange(40), np.arange(40, 60), np.arange(0))
 
 
@@ -57,13 +59,13 @@ def releases_of(plan):
         match current.ask:
             case LowerForward(k=k):
                 stack = 1 if k in (0, plan.settings.upper.steps + 1) else trajectories
-                sums = rng.standard_normal(stack * BATCH * CLASSES)
+                sums = rng.standard_normal(stack * BATCH * COLUMNS)
                 if plan.settings.lower.solver == "newton":
                     sums = np.concatenate([sums, scalars])
             case UpperForward():
-                sums = rng.standard_normal(BATCH * CLASSES)
+                sums = rng.standard_normal(BATCH * COLUMNS)
             case CurvatureForward():
-                sums = np.concatenate([rng.standard_normal(BATCH * CLASSES), *to_limbs(scalars)])
+                sums = np.concatenate([rng.standard_normal(BATCH * COLUMNS), *to_limbs(scalars)])
             case _:
                 sums = rng.standard_normal(plan.settings.zeroth_order.directions)
         carried.append(current.label_release)
@@ -117,4 +119,4 @@ def drive(rounds, trajectories, good_sums):
     for answered in itertools.count():
         lower = isinstance(current.ask, LowerForward)
         value = 1e4 if lower and answered >= good_sums else 1.0
-        current = rounds.send(np.full((trajectories if lower else 1) * BATCH * CLASSES, value))
+        current = rounds.send(np.full((trajectories if lower else 1) * BATCH * COLUMNS, value))

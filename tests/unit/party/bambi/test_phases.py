@@ -71,15 +71,15 @@ def test_a_run_passes_every_phase_and_no_field_is_ever_missing():
 @pytest.mark.parametrize(
     ("phase", "mode", "lower", "outcome"),
     [
-        ("Ready", "zeroth_order", SGD, Gradient(theta=np.zeros((4, 8, 3)))),
-        ("DescentAsked", "zeroth_order", SGD, Gradient(vartheta=np.zeros((20, 3)))),
-        ("DescentAsked", "implicit", SGD, CurvatureStep(np.zeros((8, 3)), 1.0, 0.0)),
-        ("Descended", "zeroth_order", SGD, Gradient(theta=np.zeros((4, 8, 3)))),
-        ("UpperAsked", "zeroth_order", SGD, Gradient(theta=np.zeros((1, 20, 3)))),
+        ("Ready", "zeroth_order", SGD, Gradient(theta=np.zeros((4, 8, 2)))),
+        ("DescentAsked", "zeroth_order", SGD, Gradient(vartheta=np.zeros((20, 2)))),
+        ("DescentAsked", "implicit", SGD, CurvatureStep(np.zeros((8, 2)), 1.0, 0.0)),
+        ("Descended", "zeroth_order", SGD, Gradient(theta=np.zeros((4, 8, 2)))),
+        ("UpperAsked", "zeroth_order", SGD, Gradient(theta=np.zeros((1, 20, 2)))),
         ("UpperAsked", "zeroth_order", SGD, Coefficients((0.0, 0.0, 0.0))),
-        ("DirectionsAsked", "zeroth_order", SGD, Gradient(vartheta=np.zeros((20, 3)))),
+        ("DirectionsAsked", "zeroth_order", SGD, Gradient(vartheta=np.zeros((20, 2)))),
         # A solution belongs to the adjoint system, and the first system of a Newton run is not that one.
-        ("CurvatureAsked", "implicit", NEWTON, CurvatureStep(np.zeros((40, 3)), 1.0, 0.0, np.zeros((40, 3)))),
+        ("CurvatureAsked", "implicit", NEWTON, CurvatureStep(np.zeros((40, 2)), 1.0, 0.0, np.zeros((40, 2)))),
     ],
 )
 def test_an_outcome_that_the_party_does_not_wait_for_is_refused(phase, mode, lower, outcome):
@@ -117,4 +117,4 @@ def test_rows_can_be_asked_for_in_every_phase_and_end_it(mode, lower):
     for state in seen:
         after, h = party.contribute(block, state, RowsForward("lower", 0, 5))
         assert (after.x is state.x, after.y is state.y, after.phase) == (True, True, party.READY)
-        assert h.shape == (5 * block.outputs,)
+        assert h.shape == (5 * (block.outputs - 1),)
