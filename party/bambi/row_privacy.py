@@ -52,7 +52,8 @@ class NoisedBatches:
 
     def step(self, parts: Iterable[Vector], batch: int, name: RoundName) -> Vector:
         """Σ of what the rows of a batch add to a step."""
-        return self.trained.step(parts, batch, self._number(name))
+        exact = (np.asarray(part, dtype=np.float64) for part in parts)
+        return self.trained.step(exact, batch, self._number(name))
 
     def looked_at(self, h: Array, name: str, first: int, model: bytes) -> Vector:
         """h_m of some held-out rows, from place `first` of their set on."""

@@ -296,7 +296,7 @@ class DataCleaning(AutogradObjective):
         """Logits of how likely each training label is right, as model y and its trust have it."""
         trust = self.trust(y)
         odds = self._own_scores(y) + np.log(trust * self.classes / (1 - trust))
-        return np.clip(odds, -LARGEST_START, LARGEST_START)
+        return np.asarray(np.clip(odds, -LARGEST_START, LARGEST_START), dtype=np.float64)
 
     def _own_scores(self, y: Vector) -> Vector:
         """Log-likelihood of each training label."""

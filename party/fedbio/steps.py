@@ -79,7 +79,7 @@ class Settings:
     neumann_terms: int = 50
     """Q: Hessian products per hyper-gradient where the lower problem is local."""
     warm_rounds: int = 0
-    """Rounds that fit y to checked rows and to labels of which a share is right, before weights move (data cleaning)."""
+    """Rounds that fit y to checked rows and to labels of which a share is right, before weights move (cleaning)."""
     lower_batch: int = 64
     """Training rows per step."""
     upper_batch: int = 64

@@ -140,8 +140,8 @@ class FedbioSpec(AlgorithmSettings):
     rounds: int = Field(default=300, ge=1, le=10_000_000)
     """Averages over the parties."""
     warm_rounds: int = Field(default=0, ge=0, le=10_000_000)
-    """Of `rounds`, those at the start that fit the model to checked rows and to labels of which an unknown share is wrong;
-    the weights then start from what it says of each label (data_cleaning)."""
+    """Of `rounds`, those at the start that fit the model to checked rows and to labels of which an unknown share is
+    wrong; the weights then start from what it says of each label (data_cleaning)."""
     local_steps: int = Field(default=5, ge=1, le=10_000)
     """Steps that each party takes between two averages, I."""
     parties_per_round: int | None = Field(default=None, ge=1, le=1024)

@@ -7,7 +7,7 @@ import pytest
 
 from parley.client import RequestRefused
 from parley.services.wire.audit import read_trail
-from parley.testing.federations import ForkedFederation, fork_server
+from parley.testing.federations import ForkedFederation
 from tests.integration.conftest import PARTIES, spec, tables_of
 
 PATIENCE_SECONDS = 240
@@ -19,20 +19,18 @@ def narrow(data, tmp_path_factory):
     directory = tmp_path_factory.mktemp("narrow")
     (directory / "nightly.yaml").write_text(spec(name="nightly", train__upper__steps=1))
     due = datetime.now(UTC) - timedelta(minutes=1)
-    with fork_server() as server:
-        local = ForkedFederation(
-            directory,
-            {party: {"digits": tables_of(data, party)["digits"]} for party in PARTIES[:3]},
-            {"digits": {"path": str(data / "digits" / "labels.parquet"), "budget": {"epsilon": 1e5}}},
-            coordinator_options={
-                "runs": 1,
-                "queue": 2,
-                "schedules": {"nightly": {"every": f"day at {due:%H:%M}", "spec": "nightly.yaml"}},
-            },
-        )
-        local.fork_server = server
-        with local:
-            yield local
+    local = ForkedFederation(
+        directory,
+        {party: {"digits": tables_of(data, party)["digits"]} for party in PARTIES[:3]},
+        {"digits": {"path": str(data / "digits" / "labels.parquet"), "budget": {"epsilon": 1e5}}},
+        coordinator_options={
+            "runs": 1,
+            "queue": 2,
+            "schedules": {"nightly": {"every": f"day at {due:%H:%M}", "spec": "nightly.yaml"}},
+        },
+    )
+    with local:
+        yield local
 
 
 def until(condition):

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from parley.testing.federations import ForkedFederation, fork_server
+from parley.testing.federations import ForkedFederation
 from tests.integration.conftest import spec
 
 PARTIES = ("bank", "shop", "telco")
@@ -34,24 +34,22 @@ def tracked(tmp_path_factory):
         "mlflow": {"uri": f"sqlite:///{folder}/mlflow.db", "artefacts": f"file://{folder}/artefacts"},
         "tensorboard": str(folder / "board"),
     }
-    with fork_server() as server:
-        local = ForkedFederation(
-            folder / "federation",
-            tables,
-            {"train": {"path": folder / "labels.parquet"}},
-            coordinator_options={"tracking": tracking, "traces": {"file": str(folder / "coordinator.traces")}},
-            party_options={"traces": {"file": str(folder / "parties.traces")}},
-        )
-        local.fork_server = server
-        with local, local.connect() as client:
-            small = spec(table="train", train__upper={"steps": 4, "batch": 32}, train__lower={"steps": 1, "batch": 32})
-            run = client.start(small)
-            run.result()
-            deadline = time.monotonic() + PATIENCE_SECONDS
-            while not (folder / "board" / run.run_id / "card.html").exists() or not ended(folder, run.run_id):
-                assert time.monotonic() < deadline, local.log("coordinator") if hasattr(local, "log") else ""
-                time.sleep(0.2)
-            message = run.refresh().message
+    local = ForkedFederation(
+        folder / "federation",
+        tables,
+        {"train": {"path": folder / "labels.parquet"}},
+        coordinator_options={"tracking": tracking, "traces": {"file": str(folder / "coordinator.traces")}},
+        party_options={"traces": {"file": str(folder / "parties.traces")}},
+    )
+    with local, local.connect() as client:
+        small = spec(table="train", train__upper={"steps": 4, "batch": 32}, train__lower={"steps": 1, "batch": 32})
+        run = client.start(small)
+        run.result()
+        deadline = time.monotonic() + PATIENCE_SECONDS
+        while not (folder / "board" / run.run_id / "card.html").exists() or not ended(folder, run.run_id):
+            assert time.monotonic() < deadline, local.log("coordinator") if hasattr(local, "log") else ""
+            time.sleep(0.2)
+        message = run.refresh().message
     return folder, run.run_id, {metric.name: metric.value for metric in message.metrics}
 
 
