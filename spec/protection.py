@@ -177,7 +177,9 @@ class FeaturePrivacySpec(Section):
 
     @model_validator(mode="after")
     def _fields_fit(self) -> Self:
-        if self.kind != "per_sum" and self.model_fields_set & {"step_bound", "honest"}:
+        fields = type(self).model_fields
+        given = [name for name in ("step_bound", "honest") if getattr(self, name) != fields[name].default]
+        if self.kind != "per_sum" and given:
             raise ValueError("features.step_bound and features.honest are for `kind: per_sum`: leave them out")
         return self
 

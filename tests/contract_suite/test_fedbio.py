@@ -62,4 +62,5 @@ class TestFedbio(BuiltInContract):
             for member, party in enumerate(PARTIES)
         },
         pooled=pooled,
+        public={"parley.fedbio.v1.Instruction.further_participants": "who takes part follows from the spec's seed"},
     )

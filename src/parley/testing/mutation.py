@@ -35,6 +35,8 @@ INTEGERS = {
     FieldDescriptor.TYPE_UINT64: 64,
     FieldDescriptor.TYPE_INT32: 31,
     FieldDescriptor.TYPE_INT64: 63,
+    FieldDescriptor.TYPE_SINT32: 31,
+    FieldDescriptor.TYPE_SINT64: 63,
 }
 
 
