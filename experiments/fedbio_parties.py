@@ -64,7 +64,8 @@ def train(
 ) -> Trained:
     """Run up to `rounds` rounds; `until` sees the averages after every round k = 1, 2, … and may end the run."""
     known = names or [f"party-{m}" for m in range(len(tasks))]
-    program = FedbioProgram(coordinator.Settings(len(tasks), settings.accelerated, sampled, seed), Length(rounds))
+    asked_for = coordinator.Settings(len(tasks), settings.accelerated, sampled, seed, settings.warm_rounds)
+    program = FedbioProgram(asked_for, Length(rounds))
     members = [Membership(m, name, len(tasks), seed, sampled) for m, name in enumerate(known)]
     roles = [FedbioRole(task, settings, member) for task, member in zip(tasks, members, strict=True)]
     asked: list[str] = []

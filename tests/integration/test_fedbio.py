@@ -212,6 +212,18 @@ def test_federated_equals_one_process_masked_and_unmasked(client, federation, ag
     np.testing.assert_allclose(y, simulated(text).y, rtol=0, atol=1e-6)
 
 
+@pytest.mark.parametrize("some", [None, 2])
+def test_warm_rounds_by_processes_equal_one_process(client, federation, some):
+    text = spec(rounds=8, warm_rounds=4, parties_per_round=some)
+    run = client.start(text)
+    figures = run.result()
+    assert figures["rounds"] == 4 + 2 * 4 + 1 + 2, "4 warm rounds have one phase; a checkpoint, an evaluation, the end"
+    model, alone = model_of(federation, run), simulated(text)
+    y = np.concatenate([model["layers.0.weight"].numpy().ravel(), model["layers.0.bias"].numpy()])
+    np.testing.assert_allclose(y, alone.y, rtol=0, atol=1e-6)
+    assert np.std(alone.x) > 0.1, "weights have begun where the model put them"
+
+
 @pytest.mark.parametrize("accelerated", [False, True])
 def test_a_shared_backbone_is_learned_with_local_heads(client, federation, accelerated):
     text = spec(task=REPRESENTATION, rounds=2, accelerated=accelerated, neumann_terms=3)
@@ -242,7 +254,7 @@ def test_sampled_parties_make_the_sums_alone_and_the_others_wait(client, federat
 
 @pytest.mark.parametrize("victim", ["south", "coordinator"])
 def test_a_killed_process_comes_back_and_the_run_ends_with_the_same_bits(client, federation, victim):
-    text = spec(rounds=60, parties_per_round=3, checkpoint_every=4)
+    text = spec(rounds=60, warm_rounds=14, parties_per_round=3, checkpoint_every=4)
     undisturbed = client.start(text)
     undisturbed.result()
     run = client.start(text)
