@@ -28,6 +28,7 @@ from parley.client import RequestRefused
 from parley.numerics.losses import Softmax
 from parley.privacy.label_mechanisms import choose_mechanism
 from parley.privacy.target_bins import BinnedTargets, Bins
+from parley.protocols.bambi.columns import completed
 from parley.testing.federations import ForkedFederation
 
 RECORDS, CLASSES = 4000, 10
@@ -108,8 +109,8 @@ def released(eavesdropping, mechanism, epsilon, releases, bins=None):
         content["privacy"]["labels"] |= {"bins": bins} if mechanism == "once" else {}
     client.start(yaml.safe_dump(content)).result()
     received = np.stack([np.load(path)[0] for path in sorted(recording.glob("*.npy"))])
-    assert received.shape == (releases, RECORDS, CLASSES if bins is None else 1)
-    return received * RECORDS
+    assert received.shape == (releases, RECORDS, CLASSES - 1 if bins is None else 1)
+    return completed(received, CLASSES if bins is None else 1) * RECORDS
 
 
 def share_of_right_guesses(gradients, mechanism, truth, attack):
