@@ -1,5 +1,6 @@
 """The web page over real processes: who gets in, what it shows and does, and that no private value gets out."""
 
+import base64
 import json
 import re
 import ssl
@@ -129,9 +130,11 @@ def test_the_token_is_for_its_owner_and_the_cookie_for_this_page(browser, watche
     assert {"httponly", "secure", "samesite=strict", "path=/"} <= {part.strip().lower() for part in cookie.split(";")}
     assert token.read_text().strip() not in cookie
     name, value = cookie.split(";")[0].split("=", 1)
-    expiry, _, seal = value.partition(".")
+    facts, _, seal = value.strip('"').partition(".")
     browser.cookies.clear()
-    longer = f"{name}={int(expiry) + 1}.{seal}"
+    content = json.loads(base64.urlsafe_b64decode(facts))
+    later = base64.urlsafe_b64encode(json.dumps(content | {"expires": content["expires"] + 1}).encode()).decode()
+    longer = f'{name}="{later}.{seal}"'
     assert browser.get("/api/runs", headers={"cookie": longer}).status_code == 401, "an expiry cannot be moved"
     assert token.read_text().strip() not in (watched.directory / "coordinator.log").read_text()
 

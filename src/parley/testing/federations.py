@@ -20,8 +20,8 @@ class ForkedFederation(LocalFederation):
     """A local federation whose services are forked off a process that has loaded the libraries."""
 
     def start(self, name: str) -> None:
-        """Start one service; one with a wrapper starts as anywhere, by a command."""
-        server = None if name in self.wrappers else shared_fork_server()
+        """Start one service; one with a wrapper, or a module that changes others first, starts as anywhere."""
+        server = None if name in self.wrappers or name in self.modules else shared_fork_server()
         if server is None:
             super().start(name)
             return

@@ -188,6 +188,7 @@ def _become(order: Mapping[str, Any]) -> None:
     sys.argv = [str(order["module"]), *order["arguments"]]
     status = 1
     try:
+        sys.modules.pop(str(order["module"]), None)  # it was loaded ahead; runpy would warn
         runpy.run_module(str(order["module"]), run_name="__main__", alter_sys=True)
         status = 0
     except SystemExit as ended:
