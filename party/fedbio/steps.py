@@ -215,7 +215,7 @@ class Party:
         if instruction.phase == "evaluate":
             return state, self.objective.measure(variables.x, variables.y).vector()
         if instruction.phase == "finish":
-            if state.round_index < self.settings.warm_rounds:
+            if self._awaits_weights(state):
                 variables = self._weighed(variables)
             return replace(state, variables=variables, previous=None), np.empty(0)
         raise RoundMismatch(f"unknown phase {instruction.phase!r}")
@@ -246,7 +246,7 @@ class Party:
             raise RoundMismatch(f"round {k} asked for; this party is in round {state.round_index}{phase}")
         present = k == state.round_index + 1 and k > 0
         size = state.variables.size(self.settings.shared)
-        starts = state.round_index < self.settings.warm_rounds <= k and k > 0
+        starts = self._awaits_weights(state) and k >= self.settings.warm_rounds
         momenta = state.momenta
         if mean is None and k > 0:
             raise MeanMismatch(f"round {k} carries no average of round {k - 1}")
@@ -285,6 +285,10 @@ class Party:
             checked = randomness.rows("upper", k, i, objective.upper_rows, settings.upper_batch)
             y = y - step * objective.warm_gradient(y, trust, rows, checked)
         return replace(state, variables=replace(variables, y=y), round_index=k)
+
+    def _awaits_weights(self, state: State) -> bool:
+        """Whether this party has been in no round since the warm ones."""
+        return 0 < self.settings.warm_rounds and state.round_index < self.settings.warm_rounds
 
     def _weighed(self, variables: Blocks) -> Blocks:
         """The weights' start, from the model that the warm rounds have left."""

@@ -232,7 +232,7 @@ def test_ways_to_learn_that_are_not_covered_are_refused(train, told):
         ("{features: {kind: per_sum}}", "{algorithm: glm}", "take `kind: once`"),
         ("{features: {kind: per_sum, honest: 4}}", f"{{algorithm: bambi, {JOINT}}}", "lists 3"),
         ("{features: {kind: per_sum}, aggregation: {kind: plain}}", f"{{algorithm: bambi, {JOINT}}}", "honest: 1"),
-        ("{features: {kind: once, honest: 2}}", f"{{algorithm: bambi, {JOINT}}}", "are for `kind: per_sum`"),
+        ("{features: {kind: once, honest: 3}}", f"{{algorithm: bambi, {JOINT}}}", "are for `kind: per_sum`"),
     ],
 )
 def test_settings_that_do_not_fit_are_refused(privacy, train, told):
