@@ -129,7 +129,15 @@ class Service:
         return self._server.status_of(self.pid)
 
     def _ended(self, seconds: float | None) -> bool:
-        return self._handle is None or bool(select.select([self._handle], [], [], seconds)[0])
+        if self._handle is None:
+            return True
+        watch = select.poll()  # select() takes no descriptor above 1023
+        watch.register(self._handle, select.POLLIN)
+        ended = bool(watch.poll(None if seconds is None else 1000 * seconds))
+        if ended:
+            os.close(self._handle)
+            self._handle = None
+        return ended
 
 
 @functools.cache
@@ -188,7 +196,8 @@ def _become(order: Mapping[str, Any]) -> None:
     sys.argv = [str(order["module"]), *order["arguments"]]
     status = 1
     try:
-        sys.modules.pop(str(order["module"]), None)  # it was loaded ahead; runpy would warn
+        for loaded in (order["module"], f"{order['module']}.__main__"):
+            sys.modules.pop(loaded, None)  # it was loaded ahead; runpy would warn
         runpy.run_module(str(order["module"]), run_name="__main__", alter_sys=True)
         status = 0
     except SystemExit as ended:

@@ -74,7 +74,7 @@ def block_with_noise(found):
 
 
 def theta(block, shape, scale=1.0):
-    return scale * np.random.default_rng(5).standard_normal((*shape, OUTPUTS))
+    return scale * np.random.default_rng(5).standard_normal((*shape, block.columns))
 
 
 def without_noise(block):
@@ -149,7 +149,7 @@ def test_a_round_that_is_made_again_leaves_with_the_same_bytes_or_not_at_all():
     with pytest.raises(LedgerConflict):
         bambi.apply(block, asked, Gradient(theta=-theta(block, (1, 12))))
     with pytest.raises(LedgerConflict):
-        bambi.contribute(block, state._replace(y=state.y + 1), LowerForward(0, 0))
+        bambi.contribute(block, state._replace(y=state.y + np.arange(state.y.shape[-1])), LowerForward(0, 0))
 
 
 def test_a_round_that_nobody_accounted_for_is_refused():

@@ -60,7 +60,7 @@ def test_a_round_key_answers_the_step_that_asked_for_it_and_no_other():
         (sums_pb.RecoveryStep(sum_id=1), "a step asks for"),
         (sums_pb.RecoveryStep(shares={"keys": [{"party": 0, "public_key": b"short"}]}), "5 bytes came, 32"),
         (sums_pb.RecoveryStep(shares={"keys": [{"party": 1, "public_key": bytes(32)}] * 2}), "named twice"),
-        (sums_pb.RecoveryStep(values={"shares": [{"party": 64, "sealed": bytes(SEALED_BYTES)}]}), "none of 64"),
+        (sums_pb.RecoveryStep(values={"shares": [{"party": 1024, "sealed": bytes(SEALED_BYTES)}]}), "none of 1024"),
         (sums_pb.RecoveryStep(values={"shares": [{"party": 1, "sealed": bytes(9)}]}), "9 bytes came"),
     ],
 )

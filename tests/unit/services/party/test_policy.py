@@ -73,9 +73,9 @@ def test_a_free_choice_is_the_owners_to_give():
 
 
 def test_the_rings_limit_is_the_policys():
-    given = policy(aggregation={"limit": 1024})
-    check(given, spec(aggregation="{limit: 1024}"))
-    with pytest.raises(PolicyRefused, match="is 1024: write that one"):
+    given = policy(aggregation={"limit": 512})
+    check(given, spec(aggregation="{limit: 512}"))
+    with pytest.raises(PolicyRefused, match="is 512: write that one"):
         check(given, spec())
     check(policy(), spec(aggregation="{ring_bits: 32}"))
 
