@@ -288,7 +288,7 @@ class Party:
 
     def _awaits_weights(self, state: State) -> bool:
         """Whether this party has been in no round since the warm ones."""
-        return 0 < self.settings.warm_rounds and state.round_index < self.settings.warm_rounds
+        return self.settings.warm_rounds > 0 and state.round_index < self.settings.warm_rounds
 
     def _weighed(self, variables: Blocks) -> Blocks:
         """The weights' start, from the model that the warm rounds have left."""
