@@ -23,7 +23,7 @@ from tests.faults.relay import Relay, seeded_fates
 pytestmark = pytest.mark.timeout(600)  # thousands of steps between processes
 PARTIES = ("north", "east", "south", "west")
 ROWS, WIDTH, DECAY = 40, 3, 1e-3
-STEPS, LOSSY = 160, 100
+STEPS, LOSSY = 320, 120
 """Push-Sum steps of an average, and after how many of them the loss stops."""
 
 
@@ -120,7 +120,7 @@ def wait_until_seen(federation, step):
 
 
 def test_running_totals_give_the_exact_average_under_loss_repetition_reordering_and_a_restart(federation):
-    text = spec(train={"delivery": "robust", "patience_seconds": 0.02, "stretch": 40}, wait_seconds=60)
+    text = spec(train={"delivery": "robust", "patience_seconds": 0.02, "stretch": 80}, wait_seconds=60)
     with federation.connect() as client:
         run = client.start(text)
         wait_until_seen(federation, STEPS + LOSSY // 2)  # in the lossy part of the second average
