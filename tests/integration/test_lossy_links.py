@@ -113,7 +113,7 @@ def models(federation, run):
 
 
 def wait_until_seen(federation, step):
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 240
     while max(relay.latest_step for relay in federation.relays.values()) < step:
         assert time.monotonic() < deadline, f"step {step} was not reached"
         time.sleep(0.005)
