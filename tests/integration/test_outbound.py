@@ -45,7 +45,7 @@ def federations(tmp_path_factory, proxy):
 
     Of these two, one goes through an HTTP proxy.
     """
-    folder = tmp_path_factory.mktemp("outbound")
+    folder = tmp_path_factory.mktemp("o")  # sockets lie below it, and their paths must be short
     tables, labels = write_tables(folder / "data", list(CASES.values()))
     tables = {party: tables[party] for party in PARTIES}
     behind_proxy = ["env", f"http_proxy={proxy.address}", "no_proxy="]
