@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 
 SavedModel = Mapping[str, "Tensor"]
 """A model as a party saved it, by named tensors."""
+MapsRows = Literal["never", "predicting", "always"]
+"""When an algorithm reads a batch of rows at a time."""
 
 
 class CheckpointMissing(LookupError):
@@ -353,7 +355,7 @@ class PartyAlgorithm:
     """A saved model of this party's block as plain layers; None where it is no such block."""
     keeps_sparse: bool = False
     """Whether a sparse table stays sparse."""
-    maps_rows: Literal["never", "predicting", "always"] = "never"
+    maps_rows: MapsRows = "never"
     """When the role reads a batch of rows at a time, and so works on a table that does not fit memory."""
     sits_out: bool = False
     """Whether a party may sit out rounds, so that their numbers jump; the role then checks who takes part, and decoded

@@ -52,7 +52,14 @@ from parley.services.party.row_noise import RowProtection, note_exact_runs
 from parley.services.party.serving import DeploymentWithdrawn, RowsDeclined, Serving, Withdrawals
 from parley.services.party.sessions import PredictionRefused, Session, SessionUnknown, SpecDiffers
 from parley.services.party.signed_keys import decode_vouched, encode_key, require_standing
-from parley.services.party.tables import TableOffer, TableStore, TooManySessions, VersionMismatch, chosen_rows
+from parley.services.party.tables import (
+    TableOffer,
+    TableStore,
+    TooManySessions,
+    VersionMismatch,
+    chosen_rows,
+    must_hold_rows,
+)
 from parley.services.party.transcripts import Record
 from parley.services.wire import metrics
 from parley.services.wire.authorisation import NotAuthorised, caller_of, certificate_of
@@ -68,7 +75,6 @@ from parley.spec.digests import spec_digest
 from parley.spec.parsing import parse_spec
 from parley.spec.run import RunSpec
 from parley.tables.alignments import AlignmentStore
-from parley.tables.errors import TableTooLarge
 from parley.tables.loading import Table
 from parley.tables.preprocessing import Fitted
 
@@ -357,13 +363,8 @@ class PartyServicer(pb_grpc.PartyServiceServicer):
         rows = RowProtection(spec.privacy.features, request.run_id, told, self._local_privacy, policy.features.terms)
         table = self._table(request.run_id, tables, spec, index, None if trained is None else name, coordinator)
         table = chosen_rows(table, list(request.ids))
-        held = algorithm.maps_rows == "never" or (algorithm.maps_rows == "predicting" and trained is None)
-        if (held or spec.privacy.features.kind == "once") and not tables.fits(table):
-            raise TableTooLarge(
-                name,
-                f"{spec.train.algorithm} holds its {len(table)} rows in memory here, more than `memory` has room for",
-                "Raise `memory` in the party's configuration, or choose fewer columns by a view",
-            )
+        if must_hold_rows(algorithm.maps_rows, spec.privacy.features.kind, predicts=trained is not None):
+            tables.require_room(table, spec.train.algorithm)
         table = rows.protect(table)
         reads = DigestingTables(tables, table, rows)
         opened = Opened(

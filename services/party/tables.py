@@ -9,8 +9,9 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from parley.party.roles import MapsRows
 from parley.services.party.config import TableConfig
-from parley.tables.errors import RowsDiffer, TableError, TableUnknown
+from parley.tables.errors import RowsDiffer, TableError, TableTooLarge, TableUnknown
 from parley.tables.identities import RowChoice
 from parley.tables.loading import Labels, Table, TableRequest, load_ids, load_labels, load_table
 from parley.tables.preprocessing import Declared, Fitted, apply
@@ -27,6 +28,11 @@ class TooManySessions(RuntimeError):
 
 class VersionMismatch(RuntimeError):
     """Coordinator and party run different versions."""
+
+
+def must_hold_rows(maps_rows: MapsRows, features: str, *, predicts: bool) -> bool:
+    """Whether a session reads all rows at once: its algorithm does, or noise on rows (`privacy.features`) is drawn."""
+    return features != "none" or maps_rows == "never" or (maps_rows == "predicting" and not predicts)
 
 
 @dataclass(frozen=True)
@@ -135,9 +141,14 @@ class TableStore:
     def _load(self, request: TableRequest) -> Table:
         return load_table(request) if self._workspace is None else load_mapped(request, self._workspace)
 
-    def fits(self, table: Table) -> bool:
-        """Whether a table whose rows are mapped could be held in memory, as some algorithms must."""
-        return table.files is None or 8 * table.features.size <= _HELD_SHARE * table.files.memory
+    def require_room(self, table: Table, algorithm: str) -> None:
+        """Refuse a table whose rows are mapped from files and would not fit memory, where they must be held."""
+        if table.files is not None and 8 * table.features.size > _HELD_SHARE * table.files.memory:
+            raise TableTooLarge(
+                table.name,
+                f"{algorithm} holds its {len(table)} rows in memory here, more than `memory` has room for",
+                "Raise `memory` in the party's configuration, or choose fewer columns by a view",
+            )
 
     def labels(
         self, name: str, classes: Sequence[str] | None = None, kind: Literal["classes", "real"] = "classes"

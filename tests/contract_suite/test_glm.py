@@ -95,5 +95,6 @@ class TestShrunkGlm(BuiltInContract):
         tables={party: {"shrunk": table(member)} for member, party in enumerate(PARTIES)},
         labels={"shrunk": {"id": IDS, "label": NUMBERS}},
         pooled=pooled_shrunk,
+        foretold=False,  # how many rounds a lasso takes is known when it is there
         public=TestGlm.case.public,
     )

@@ -46,4 +46,5 @@ class TestFederatedRidge(AlgorithmContract):
         tables=TABLES,
         pooled=lambda _: {party: {"coefficients": pooled()[0]} for party in TABLES},
         metrics=lambda: {"test error": pooled()[1]},
+        foretold=False,
     )

@@ -38,6 +38,8 @@ class AlgorithmCase:
     """Metrics of the run that the pooled computation gives too."""
     tolerance: float = 1e-6
     """How far, relatively and absolutely, a federated number may lie from the pooled one."""
+    foretold: bool = True
+    """Whether the algorithm says what its rounds carry (`forecast`), so that a run's cost is known before it."""
     public: Mapping[str, str] = field(default_factory=dict)
     """Numbers and bytes of the algorithm's messages that hold nothing of anyone's records: field, and why."""
 
