@@ -209,15 +209,14 @@ class Party:
         if instruction.phase == "momenta":
             state, momenta = self._momenta(state, instruction, randomness)
             return state, momenta.pack(self.settings.shared)
-        variables = state.variables
-        if instruction.mean is not None:
-            variables = self._unpack(variables, instruction.mean)
-        if instruction.phase == "evaluate":
-            return state, self.objective.measure(variables.x, variables.y).vector()
         if instruction.phase == "finish":
-            if self._awaits_weights(state):
-                variables = self._weighed(variables)
+            variables = self._averaged(state, instruction.k, instruction.mean)
             return replace(state, variables=variables, previous=None), np.empty(0)
+        if instruction.phase == "evaluate":
+            variables = state.variables
+            if instruction.mean is not None:
+                variables = self._unpack(variables, instruction.mean)
+            return state, self.objective.measure(variables.x, variables.y).vector()
         raise RoundMismatch(f"unknown phase {instruction.phase!r}")
 
     def directions(self, at: Blocks, k: int, t: int, randomness: Randomness) -> Blocks:
@@ -246,23 +245,16 @@ class Party:
             raise RoundMismatch(f"round {k} asked for; this party is in round {state.round_index}{phase}")
         present = k == state.round_index + 1 and k > 0
         size = state.variables.size(self.settings.shared)
-        starts = self._awaits_weights(state) and k >= self.settings.warm_rounds
         momenta = state.momenta
-        if mean is None and k > 0:
-            raise MeanMismatch(f"round {k} carries no average of round {k - 1}")
         if not self.settings.accelerated:
-            variables = state.variables if mean is None else self._unpack(state.variables, mean)
-            return replace(state, variables=self._weighed(variables) if starts else variables, round_index=k)
-        if mean is not None and mean.size == size and k == self.settings.warm_rounds:
-            state = replace(state, variables=self._unpack(state.variables, mean))
-            mean = None
-        if mean is None:
-            state = replace(state, variables=self._weighed(state.variables)) if starts else state
-            momenta = self.directions(state.variables, k, 0, randomness)
-            return replace(state, momenta=momenta, round_index=k)
+            return replace(state, variables=self._averaged(state, k, mean), round_index=k)
+        if mean is None or (mean.size == size and 0 < k == self.settings.warm_rounds):  # nobody has momenta yet
+            variables = self._averaged(state, k, mean)
+            return replace(
+                state, variables=variables, momenta=self.directions(variables, k, 0, randomness), round_index=k
+            )
         if mean.size == 2 * size:
-            state = replace(state, variables=self._unpack(state.variables, mean[:size]))
-            state = replace(state, variables=self._weighed(state.variables)) if starts else state
+            state = replace(state, variables=self._averaged(state, k, mean[:size]))
             mean = mean[size:]
         elif not present:
             raise MeanMismatch(f"this party was not in round {k - 1} and needs its averaged variables too")
@@ -276,7 +268,7 @@ class Party:
         objective, settings, k = _weighable(self.objective), self.settings, instruction.k
         if k <= state.round_index:
             raise RoundMismatch(f"round {k} asked for; this party is in round {state.round_index}")
-        variables = state.variables if instruction.mean is None else self._unpack(state.variables, instruction.mean)
+        variables = self._averaged(state, k, instruction.mean)
         done = k / settings.warm_rounds
         trust = objective.trust(variables.y) if done >= WARM_CHECKED else None
         y, step = variables.y, settings.gamma * (1 - done)
@@ -286,13 +278,14 @@ class Party:
             y = y - step * objective.warm_gradient(y, trust, rows, checked)
         return replace(state, variables=replace(variables, y=y), round_index=k)
 
-    def _awaits_weights(self, state: State) -> bool:
-        """Whether this party has been in no round since the warm ones."""
-        return self.settings.warm_rounds > 0 and state.round_index < self.settings.warm_rounds
-
-    def _weighed(self, variables: Blocks) -> Blocks:
-        """The weights' start, from the model that the warm rounds have left."""
-        return replace(variables, x=_weighable(self.objective).warm_weights(variables.y))
+    def _averaged(self, state: State, k: int, mean: Vector | None) -> Blocks:
+        """The averaged variables, with weights from the model if this party has been in no round since the warm ones."""
+        if mean is None and k > 0:
+            raise MeanMismatch(f"round {k} carries no average of round {k - 1}")
+        variables = state.variables if mean is None else self._unpack(state.variables, mean)
+        if state.round_index < self.settings.warm_rounds <= k and self.settings.warm_rounds:
+            return replace(variables, x=_weighable(self.objective).warm_weights(variables.y))
+        return variables
 
     def _variables(self, state: State, instruction: AveragingRound, randomness: Randomness) -> State:
         """I local steps, with I − 1 momentum updates between them in FedBiOAcc (Algorithm 1, lines 4 to 9)."""
