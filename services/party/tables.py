@@ -156,7 +156,10 @@ class TableStore:
         """The labels of a table, numbered as `classes` has them where it is given."""
         config = self._config(name)
         if config.label is None:
-            raise TableUnknown(f"table {name!r} has no labels here: name their column as `label` in the party's table")
+            raise TableUnknown(
+                f"table {name!r} has no labels here: name their column as `label` in the party's table, or leave the "
+                "labels to the coordinator (`labels_at: coordinator`, in algorithms that take it)"
+            )
         path = config.label_path or config.source
         format_ = None if config.label_path else config.format
         only = self._only.get(name)
