@@ -18,7 +18,7 @@ from parley.contracts.party.v1 import party_service_pb2_grpc as pb_grpc
 from parley.contracts.peer.v1 import peer_service_pb2 as peer_pb
 from parley.contracts.peer.v1 import peer_service_pb2_grpc as peer_grpc
 from parley.contracts.serving.v1 import serving_pb2
-from parley.party.roles import CheckpointMissing, LocalPrivacy, Opened, PartyAlgorithm, SavedModel
+from parley.party.roles import CheckpointMissing, LocalPrivacy, Opened, PartyAlgorithm, RowEngine, SavedModel
 from parley.privacy.coefficients import Coefficient
 from parley.privacy.ledger import Ledger, open_ledger
 from parley.privacy.noise import KeyedNoise, read_or_create_key
@@ -90,8 +90,10 @@ MOST_OUTPUTS = 1 << 14
 class PartyServicer(pb_grpc.PartyServiceServicer):
     """What a coordinator may ask of this party."""
 
-    def __init__(self, config: PartyConfig, routes: Routes, traces: Traces | None = None) -> None:
-        self._config, self._routes, self._traces = config, routes, traces or Traces()
+    def __init__(
+        self, config: PartyConfig, routes: Routes, traces: Traces | None = None, engine: RowEngine | None = None
+    ) -> None:
+        self._config, self._routes, self._traces, self._engine = config, routes, traces or Traces(), engine
         self._tables = TableStore(config.tables, config.workspace)
         self._offers = Offers(self._tables)
         self._store = Store(config.state)
@@ -380,6 +382,7 @@ class PartyServicer(pb_grpc.PartyServiceServicer):
             privacy=self._local_privacy,
             coordinator=QuestionLine(self._config, self._config.coordinator) if self._config.coordinator else None,
             floors=floors_of(policy),
+            engine=self._engine,
         )
         record = Record(self._config.state, load_identity(self._config.identity).private_key)
         serving = self._serving(request, coordinator, tables, table, name) if serves else None
