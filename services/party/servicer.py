@@ -56,11 +56,11 @@ from parley.services.party.tables import (
     TableOffer,
     TableStore,
     TooManySessions,
-    VersionMismatch,
     chosen_rows,
     must_hold_rows,
 )
 from parley.services.party.transcripts import Record
+from parley.services.party.versions import protocol_told, require_spoken
 from parley.services.wire import metrics
 from parley.services.wire.authorisation import NotAuthorised, caller_of, certificate_of
 from parley.services.wire.certificates import load_identity
@@ -70,7 +70,7 @@ from parley.services.wire.framing import framed, reader, receive
 from parley.services.wire.receipt_codec import decode_receipt, encode_receipt
 from parley.services.wire.routes import Routes
 from parley.services.wire.traces import Traces
-from parley.services.wire.version import VERSION
+from parley.services.wire.version import PROTOCOLS, VERSION
 from parley.spec.digests import spec_digest
 from parley.spec.parsing import parse_spec
 from parley.spec.run import RunSpec
@@ -106,7 +106,8 @@ class PartyServicer(pb_grpc.PartyServiceServicer):
         """Say who this is and what it offers."""
         policy = self._config.policy
         self._coordinator(context)
-        open_tables = [name for name in self._tables.names if policy.tables is None or name in policy.tables]
+        names = () if request.brief else self._tables.names
+        open_tables = [name for name in names if policy.tables is None or name in policy.tables]
         return pb.DescribeResponse(
             name=self._config.name,
             version=VERSION,
@@ -115,6 +116,7 @@ class PartyServicer(pb_grpc.PartyServiceServicer):
             aggregations=policy.aggregations,
             sessions=len(self._sessions),
             clock_seconds=time.time(),
+            protocols=PROTOCOLS,
         )
 
     async def OpenSession(
@@ -125,11 +127,7 @@ class PartyServicer(pb_grpc.PartyServiceServicer):
         for value in (request.run_id, request.session_id):
             if not _ID.fullmatch(value):
                 raise MessageInvalid("run_id and session_id are 1 to 64 letters, digits, dots, dashes or underscores")
-        if request.version != VERSION:
-            raise VersionMismatch(
-                f"{self._config.name} runs Parley {VERSION}, the coordinator {request.version}: "
-                "install the same version on both sides"
-            )
+        require_spoken(self._config.name, request.version, request.protocol)
         session = await self._compute(self._prepared, request, coordinator)
         table, vertical = session.opened.table, session.opened.spec.train.layout == "vertical"
         answer = pb.OpenSessionResponse(
@@ -394,6 +392,7 @@ class PartyServicer(pb_grpc.PartyServiceServicer):
             record,
             policy.peers,
             request.spec_yaml,
+            protocol_told(request.version, request.protocol),
         )
 
     def _check_deployment(self, request: pb.OpenSessionRequest, spec: RunSpec, table: str) -> None:
