@@ -352,7 +352,7 @@ class PartyServicer(pb_grpc.PartyServiceServicer):
             raise MessageInvalid("the purpose of a session is to train or to predict")
         elif request.ids or request.table:
             raise MessageInvalid("a session that trains reads the rows that its spec names: it takes no ids, no table")
-        self._refuse_another_spec(request.run_id, digest, must_be_known=trained is not None)
+        self._refuse_another_spec(request.run_id, digest, request.spec_yaml, must_be_known=trained is not None)
         if request.ids and not serves:
             self._asked.count(self._config.name, coordinator, request.run_id, name, len(request.ids))
         tables = self._tables
@@ -482,13 +482,18 @@ class PartyServicer(pb_grpc.PartyServiceServicer):
         if self._store.owner(run_id) not in (None, coordinator):
             raise PolicyRefused(f"run {run_id} belongs to another coordinator: choose another run id")
 
-    def _refuse_another_spec(self, run_id: str, digest: str, *, must_be_known: bool) -> None:
+    def _refuse_another_spec(self, run_id: str, digest: str, text: str, *, must_be_known: bool) -> None:
         """A run has one spec, for all its sessions: the one that it began with here."""
         kept = self._store.spec(run_id)
         if kept == digest or (kept is None and not must_be_known):
             return
         if kept is None:
             raise SpecDiffers(f"no spec of run {run_id} was kept at {self._config.name} when it trained: train it anew")
+        if self._store.spec_yaml(run_id) == text:
+            raise SpecDiffers(
+                f"run {run_id} began at {self._config.name} with this spec, but Parley {VERSION} reads it differently "
+                "from the version that the run began with: go on with that version, or start a new run"
+            )
         raise SpecDiffers(
             f"run {run_id} began at {self._config.name} with the spec of digest {kept[:12]}…, and now comes with "
             f"{digest[:12]}…: start a new run for another spec"
