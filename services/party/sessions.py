@@ -52,6 +52,7 @@ from parley.services.party.signed_keys import Vouched
 from parley.services.party.sum_journal import SumJournal
 from parley.services.party.transcripts import Record, TranscriptFile, Witness
 from parley.services.wire.adaptive_executor import AdaptiveExecutor
+from parley.services.wire.version import PROTOCOLS, SIGNED_PROTOCOL
 from parley.spec.digests import spec_digest
 
 ABANDONED_SECONDS = 60.0
@@ -136,6 +137,8 @@ class Session:
     """Certificates of other parties that this party's policy pins."""
     spec_yaml: str = ""
     """The spec as it came."""
+    protocol_number: int = PROTOCOLS[-1]
+    """The version of the protocol that the session is held in."""
     key: SessionKey = field(default_factory=SessionKey.generate)
     nonce: bytes = field(default_factory=fresh_nonce)
     """This party's share of the session's salt."""
@@ -231,6 +234,7 @@ class Session:
             len(self.opened.table) if common else 0,
             self.id_digest,
             self.offer.upper_size,
+            self.protocol_number if self.protocol_number >= SIGNED_PROTOCOL else 0,
         )
 
     async def begin(

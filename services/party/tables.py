@@ -26,10 +26,6 @@ class TooManySessions(RuntimeError):
     """The party serves as many sessions as its policy allows."""
 
 
-class VersionMismatch(RuntimeError):
-    """Coordinator and party run different versions."""
-
-
 def must_hold_rows(maps_rows: MapsRows, features: str, *, predicts: bool) -> bool:
     """Whether a session reads all rows at once: its algorithm does, or noise on rows (`privacy.features`) is drawn."""
     return features != "none" or maps_rows == "never" or (maps_rows == "predicting" and not predicts)
