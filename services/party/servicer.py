@@ -394,6 +394,7 @@ class PartyServicer(pb_grpc.PartyServiceServicer):
             record,
             policy.peers,
             request.spec_yaml,
+            request.table,
         )
 
     def _check_deployment(self, request: pb.OpenSessionRequest, spec: RunSpec, table: str) -> None:

@@ -90,7 +90,7 @@ def federation(tmp_path_factory):
             directory,
             tables,
             {"train": {"path": directory / "labels.parquet"}},
-            policy={"minimum_parties": 3, "differencing": "refuse"},
+            policy={"minimum_parties": 3, "differencing": "refuse", "coefficients": "columns"},
             policies=dict.fromkeys(OPEN, NO_FLOORS)
             | {"west": {"views": views}, "south": {"sums_per_row": 30}, "north": {"sums_per_row": "columns"}}
             | {"strict": {"features": {"required": True}}},
@@ -196,6 +196,8 @@ def test_an_owner_lets_no_two_runs_differ_by_a_column(client, seen):
         client.start(linear(choosing(KEPT, view="wide"), **few))
     with pytest.raises(RequestRefused, match="other columns of the same rows"):  # another seed helps nothing
         client.start(linear(choosing(KEPT, view="wide"), seed=8, **few))
+    with pytest.raises(RequestRefused, match=r"north.*other partners over the same rows"):  # another table of west's
+        client.start(linear(choosing(KEPT, table="bounded"), **few))
     assert client.start(linear(choosing(KEPT, view="narrow"), seed=9, **few)).result() is not None
 
 
@@ -374,6 +376,77 @@ def test_a_batch_of_one_is_a_row_with_its_label(client, seen):
     for each in alone:
         held = [rows[labels == each.label] for rows, labels in map(records_of, range(3))]
         assert min(np.abs(np.concatenate(held) - each.values).max(axis=1)) < 1e-9
+
+
+def test_two_runs_whose_rows_differ_by_one_give_it_away(client, seen):
+    """One row more is checked at each party, and so is out of the whole batch of training rows."""
+    task = yaml.safe_load(averages(OPEN))["train"]["task"]
+    moved = {}
+    for share in (0.4, 0.42):
+        train = yaml.safe_load(averages(OPEN, batch=ROWS))["train"] | {"task": task | {"checked": share}}
+        before = len(seen("sum"))
+        client.start(averages(OPEN, seed=81, train=train)).result()
+        rows = ROWS - round(share * ROWS)
+        moved[rows] = rows * seen("sum")[before]
+    found = batch_of_one(moved[36] - moved[35], features=FEATURES, classes=CLASSES, weight=0.5)
+    alone = [each for each in found if each.count == 1]
+    assert alone
+    for each in alone:
+        held = [rows[labels == each.label] for rows, labels in map(records_of, range(3))]
+        assert min(np.abs(np.concatenate(held) - each.values).max(axis=1)) < 1e-6
+
+
+def test_an_owner_lets_no_two_runs_differ_by_a_few_rows(client, seen):
+    four = [*KEPT, OPEN[0]]
+    train = yaml.safe_load(averages(four))["train"]
+    client.start(averages(four)).result()
+    client.start(averages(four, train=train | {"gamma": 0.5})).result()  # the same rows in every value
+    opened = len(seen("sum"))
+    changed = {
+        "one row less in a batch": {"train": train | {"batch": 31}},
+        "one row more that is checked": {"train": train | {"task": train["task"] | {"checked": 0.42}}},
+        "another row left out by another seed": {"seed": 9},
+        "another table of checked rows": {"train": train | {"task": train["task"] | {"checked": "records"}}},
+        "a party less in each round": {"train": train | {"parties_per_round": 3}},
+        "a party that the coordinator calls lost": {
+            "privacy": {"aggregation": {"recovery": True, "threshold": 3, "minimum_parties": 3}}
+        },
+    }
+    for change in changed.values():
+        with pytest.raises(RequestRefused, match=r"some of the same rows.*keep rows, batches"):
+            client.start(averages(four, **change))
+    assert len(seen("sum")) == opened
+
+
+def explored(parties, rows: str = "0:30", **changes) -> str:
+    content = {
+        "name": "explored",
+        "parties": list(parties),
+        "split": {"lower": rows, "upper": "lower", "test": 0},
+        "train": {"algorithm": "explore", **changes},
+        "privacy": {"labels": {"mechanism": "off"}},
+    }
+    return yaml.safe_dump(content)
+
+
+def test_figures_over_rows_that_differ_by_one_give_it_away(client):
+    means = {}
+    for last in (30, 31):
+        run = client.start(explored(OPEN, f"0:{last}"))
+        run.result()
+        means[last] = run.coefficients()[OPEN[2]].figures["w2"]["mean"]
+    assert abs(31 * means[31] - 30 * means[30] - columns_of(2)[30, 2]) < 0.1
+
+
+def test_an_owner_lets_figures_be_asked_for_over_one_choice_of_rows_and_bins(client):
+    narrow = choosing(KEPT, view="narrow")
+    for _ in range(2):
+        run = client.start(explored(narrow))
+        run.result()
+    assert run.coefficients()["west"].figures["w0"]["rows"] == 30
+    for change in ({"rows": "0:31"}, {"rows": "1:31"}, {"bins": 9}, {"smallest_cell": 19}):
+        with pytest.raises(RequestRefused, match=r"figures over some of the same rows.*same rows, bins and cells"):
+            client.start(explored(narrow, **change))
 
 
 def test_an_owner_asks_for_more_rows_in_a_batch(client, seen):
