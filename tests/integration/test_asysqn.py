@@ -2,6 +2,8 @@
 
 import contextlib
 import json
+import subprocess
+import sys
 import time
 
 import grpc
@@ -232,6 +234,23 @@ def test_labels_at_the_coordinator_reach_asynchronous_parties_through_label_priv
     assert ledger.report.pure_epsilon == pytest.approx(4)
 
 
+def test_numbers_reach_asynchronous_parties_on_bins_of_a_declared_range(client):
+    train = loop(loss="ridge", labels_at="coordinator", target=None, steps=60, optimum=None)
+    run = client.start(spec(train, labels={"mechanism": "once", "epsilon": 4, "bins": {"low": 0, "high": 1}}))
+    assert np.isfinite(list(run.result().values())).all()
+    assert run.ledger().report.pure_epsilon == pytest.approx(4)
+
+
+def test_rows_that_are_noised_once_train_asynchronous_parties(client, federation):
+    noised = {"aggregation": {"kind": "pairwise"}, "features": {"kind": "once", "epsilon": 6.0, "bound": 6.0}}
+    train = loop(target=None, steps=60, optimum=None)
+    assert client.start(spec(train, privacy=noised)).result()["test accuracy"] > 0.5
+    command = [sys.executable, "-m", "parley", "ledger", "datasets", "--json", "--config"]
+    shown = subprocess.run([*command, str(federation.directory / "east.yaml")], capture_output=True, check=True)
+    account = next(each for each in json.loads(shown.stdout)["datasets"] if each["data set"] == "features/cancer")
+    assert account["ε spent"] == pytest.approx(6, rel=1e-6)
+
+
 def test_a_spent_label_budget_ends_an_asynchronous_run_and_keeps_its_model(client):
     train = loop(labels_at="coordinator", target=None, steps=5000, optimum=None)
     run = client.start(spec(train, labels={"mechanism": "per_step", "epsilon": 1, "budget": 12}))
@@ -267,7 +286,8 @@ def test_a_party_that_asks_for_slopes_past_its_own_steps_gets_none(client, feder
     run = client.start(spec(train, labels={"mechanism": "per_step", "epsilon": 0.01, "budget": 90}))
     next(event for event in run.watch() if event.step >= 3)
     record = federation.directory / "state" / "south" / "transcripts" / f"{run.run_id}.jsonl"
-    session = next(line["session"] for line in map(json.loads, record.read_text().splitlines()) if "session" in line)
+    lines = [json.loads(line) for line in record.read_text().splitlines() if line]
+    session = next(line["session"] for line in lines if "session" in line)
     credentials = channel_credentials(load_identity(federation.identity("south")))
     options = channel_options("coordinator", "coordinator")
     with grpc.secure_channel(federation.addresses["coordinator"], credentials, options=options) as channel:
