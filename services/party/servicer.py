@@ -47,7 +47,7 @@ from parley.services.party.policy import (
 )
 from parley.services.party.preprocessing import binned_table, table_of_run, to_keep
 from parley.services.party.read_digests import DataChanged, DigestingTables, changed
-from parley.services.party.results import coefficients_of
+from parley.services.party.results import coefficients_of, told_coefficients
 from parley.services.party.row_noise import RowProtection, note_exact_runs
 from parley.services.party.serving import DeploymentWithdrawn, RowsDeclined, Serving, Withdrawals
 from parley.services.party.sessions import PredictionRefused, Session, SessionUnknown, SpecDiffers
@@ -255,7 +255,7 @@ class PartyServicer(pb_grpc.PartyServiceServicer):
             raise MessageInvalid("run_id is 1 to 64 letters, digits, dots, dashes or underscores")
         self._refuse_others(request.run_id, coordinator)
         policy = self._config.policy
-        found = await self._compute(coefficients_of, self._store, request.run_id, policy.algorithms)
+        found = await self._compute(told_coefficients, self._store, request.run_id, policy.algorithms)
         release = CoefficientGate(self._config.name, policy.coefficients).release(found)
         return encode_coefficients(release, request.page_token)
 
@@ -397,6 +397,7 @@ class PartyServicer(pb_grpc.PartyServiceServicer):
             policy.peers,
             request.spec_yaml,
             protocol_told(request.version, request.protocol),
+            request.table,
         )
 
     def _check_deployment(self, request: pb.OpenSessionRequest, spec: RunSpec, table: str) -> None:
