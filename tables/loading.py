@@ -5,6 +5,7 @@ telling each other anything but a digest. Features become C-contiguous float32 o
 anything that would train silently wrong (missing or duplicate identities, NaN, text, ragged lines) is refused by name.
 """
 
+import functools
 import hashlib
 import re
 import unicodedata
@@ -105,6 +106,11 @@ class Table:
 
     def __len__(self) -> int:
         return len(self.ids)
+
+    @functools.cached_property
+    def row_digest(self) -> str:
+        """`id_digest` of the rows; mapped ones know it."""
+        return self.files.id_digest if self.files is not None else id_digest(self.ids)
 
 
 @dataclass(frozen=True, eq=False)
@@ -263,12 +269,12 @@ def _labels_request(
     return TableRequest(path, given, id_column, (), column, zero_based=True, delimiter=delimiter, only=only)
 
 
-def id_digest(ids: Iterable[str]) -> str:
+def id_digest(ids: NDArray[np.str_] | Iterable[str]) -> str:
     """Return the SHA-256 of a set of identities: equal digests mean aligned rows.
 
     Identities are sorted first, and each carries its length, so no two sets are written alike.
     """
-    ordered = sorted(map(str, ids))
+    ordered = sorted(ids.tolist() if isinstance(ids, np.ndarray) else ids)
     return sorted_id_digest(len(ordered), [ordered])
 
 
@@ -279,11 +285,6 @@ def sorted_id_digest(count: int, pieces: Iterable[Iterable[str]]) -> str:
         encoded = [identity.encode() for identity in piece]
         digest.update(b"".join(len(identity).to_bytes(4, "big") + identity for identity in encoded))
     return digest.hexdigest()
-
-
-def row_digest(table: Table) -> str:
-    """`id_digest` of a table's rows; one whose rows are mapped knows it."""
-    return table.files.id_digest if table.files is not None else id_digest(table.ids)
 
 
 def standardised(table: Table, scaling: Scaling | None = None) -> Table:

@@ -7,7 +7,6 @@ from parley.services.party.exposure import Asked
 from parley.services.party.exposure_tables import ANY_SEED, Exposure
 from parley.services.party.read_digests import DigestingTables
 from parley.spec.digests import spec_digest
-from parley.tables.loading import row_digest
 
 
 def asked_of(opened: Opened, covered: Coverage, reads: DigestingTables, outputs: int = 1) -> Asked:
@@ -19,7 +18,7 @@ def asked_of(opened: Opened, covered: Coverage, reads: DigestingTables, outputs:
         layout=spec.train.layout,
         table=spec.table_of(opened.index),
         table_digest=reads.digests[f"table {table.name}"],
-        rows_digest=row_digest(table),
+        rows_digest=table.row_digest,
         view=spec.parties[opened.index].view or "",
         columns=tuple(sorted(table.columns)),
         partners=tuple(sorted(opened.names)),

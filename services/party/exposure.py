@@ -4,6 +4,7 @@ A secure sum hides its addends, and two sums that differ by one addend give it a
 so the party remembers: an entry is durable before the first sum of a run leaves, and sums are counted in blocks ahead.
 """
 
+import functools
 import logging
 import secrets
 import threading
@@ -65,6 +66,11 @@ class Asked:
     further: tuple["Asked", ...] = ()
     """The same of other tables that it reads, such as checked rows; their sums are those of the run's own."""
 
+    @functools.cached_property
+    def hashes(self) -> RowHashes:
+        """Of the ids: seconds for millions of rows."""
+        return row_hashes(self.ids)
+
 
 def difference(new: Exposure, old: Exposure) -> str | None:
     """How the sums of two runs over common rows could be subtracted, in words; None where they could not.
@@ -114,6 +120,8 @@ class Register:
 
     def begin(self, asked: Asked, policy: Policy) -> Reviewed:
         """Review once more and write the entry, in one transaction; a run that goes on finds its own."""
+        for each in (*asked.further, asked):
+            _ = each.hashes  # before the database is locked
         with self._named(), write_transaction(self._engine) as connection:
             reviewed = _reviewed(connection, asked, policy)
             for each in (*asked.further, asked):
@@ -202,7 +210,7 @@ def _reviewed(connection: sa.Connection, asked: Asked, policy: Policy) -> Review
             if policy.mixing == "refuse":
                 _check_mixing(connection, entries, each)
     salt = own.salt if own is not None else _salt(connection, entries, asked, policy)
-    before = _sums_per_row(connection, entries, own or new, policy, row_hashes(asked.ids) if own is None else None)
+    before = _sums_per_row(connection, entries, own or new, policy, asked.hashes if own is None else None)
     return Reviewed(salt, _check_sums(own or new, before, asked.sums_per_row, policy))
 
 
@@ -229,7 +237,7 @@ def _check_mixing(connection: sa.Connection, entries: Iterable[Exposure], asked:
     for old in entries:
         if old.exact == new.exact or old.table != new.table or old.run_id == new.run_id:
             continue
-        if old.rows_digest != new.rows_digest and not _overlap(connection, old.rows_digest, row_hashes(asked.ids)):
+        if old.rows_digest != new.rows_digest and not _overlap(connection, old.rows_digest, asked.hashes):
             continue
         what = "without noise of this party's own" if new.exact else "with a finite ε"
         before = "with a finite ε" if new.exact else "without noise"
@@ -250,13 +258,11 @@ def _salted(connection: sa.Connection, entries: Iterable[Exposure], asked: Asked
     """What makes the run's batches its own; refused where the policy says so, or where batches do not matter."""
     if policy.differencing == "allow":
         return ""
-    hashes: RowHashes | None = None
     for old in entries:
         how = difference(asked.exposure, old)
         if how is None or old.run_id == asked.exposure.run_id:
             continue
-        hashes = row_hashes(asked.ids) if hashes is None else hashes
-        if old.rows_digest != asked.exposure.rows_digest and not _overlap(connection, old.rows_digest, hashes):
+        if old.rows_digest != asked.exposure.rows_digest and not _overlap(connection, old.rows_digest, asked.hashes):
             continue
         if policy.differencing == "salt" and asked.own_batches:
             return secrets.token_hex(8)
@@ -348,7 +354,7 @@ def _set_sums(connection: sa.Connection, own: Exposure, sums: int) -> None:
 def _keep_rows(connection: sa.Connection, asked: Asked) -> None:
     digest = asked.exposure.rows_digest
     if _hashes(connection, digest) is None:
-        hashes = row_hashes(asked.ids)
+        hashes = asked.hashes
         values = {"digest": digest, "count": len(hashes), "hashes": hashes.tobytes()}
         connection.execute(rows_table.insert().values(values))
 

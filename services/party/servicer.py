@@ -280,6 +280,7 @@ class PartyServicer(pb_grpc.PartyServiceServicer):
     def _prepared(self, request: pb.OpenSessionRequest, coordinator: str) -> Session:
         """A session whose data are those that the run began with, or which begins the run anew."""
         session = self._accepted(self._prepare(request, coordinator))
+        _ = session.opened.table.row_digest  # here, where it keeps nobody waiting
         kept = None if session.predicts else self._store.load_digests(session.run_id)
         different = [] if kept is None else changed(kept, session.reads.digests)
         if not different:

@@ -53,7 +53,6 @@ from parley.services.party.sum_journal import SumJournal
 from parley.services.party.transcripts import Record, TranscriptFile, Witness
 from parley.services.wire.adaptive_executor import AdaptiveExecutor
 from parley.spec.digests import spec_digest
-from parley.tables.loading import row_digest
 
 ABANDONED_SECONDS = 60.0
 """A session without a stream for so long gives way when there is no room for another."""
@@ -219,7 +218,7 @@ class Session:
         """SHA-256 over the ids of the rows, where all parties have the same rows; else empty."""
         if self.opened.spec.train.layout != "vertical":
             return b""
-        return bytes.fromhex(row_digest(self.opened.table))
+        return bytes.fromhex(self.opened.table.row_digest)
 
     @functools.cached_property
     def agreement(self) -> Agreement:

@@ -34,7 +34,7 @@ from parley.simulation.driver import Exchange, Outcome, Simulation, finished
 from parley.simulation.peers import MemoryLine, memory_peers
 from parley.simulation.sums import pair_secrets, protected_sums
 from parley.spec.run import RunSpec
-from parley.tables.loading import Labels, Table, row_digest
+from parley.tables.loading import Labels, Table
 
 ReadLabels = Callable[[RunSpec, LabelKind], Labels]
 
@@ -171,7 +171,7 @@ def simulation_of(
     ]
     sizes = _sizes(party, opened)
     for each in opened if spec.train.layout == "vertical" else opened[:1]:
-        digest = bytes.fromhex(row_digest(each.table))
+        digest = bytes.fromhex(each.table.row_digest)
         coordinator.check(spec, access, CommonRows(len(each.table), digest, each.name))
     program = coordinator.program(spec, access)
     peers, secrets = memory_peers(len(opened)), pair_secrets(len(opened))
