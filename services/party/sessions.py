@@ -230,8 +230,8 @@ class Session:
     def agreement(self) -> Agreement:
         """What this party was told when the session opened; it signs it, and compares it with what others signed."""
         common = self.opened.spec.train.layout == "vertical"
-        rows = self.id_digest
-        if self.told_table:  # of two tables with the same ids each party must be told the same one
+        signed, rows = self.protocol_number >= SIGNED_PROTOCOL, self.id_digest
+        if self.told_table and signed:  # of two tables with the same ids each party must be told the same one
             rows = hashlib.sha256(rows + self.told_table.encode()).digest()
         return Agreement(
             "serve" if self.serving is not None else "predict" if self.predicts else "train",
@@ -240,7 +240,7 @@ class Session:
             len(self.opened.table) if common else 0,
             rows,
             self.offer.upper_size,
-            self.protocol_number if self.protocol_number >= SIGNED_PROTOCOL else 0,
+            self.protocol_number if signed else 0,
         )
 
     async def begin(
