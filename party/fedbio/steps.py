@@ -279,7 +279,7 @@ class Party:
         return replace(state, variables=replace(variables, y=y), round_index=k)
 
     def _averaged(self, state: State, k: int, mean: Vector | None) -> Blocks:
-        """The averaged variables, with weights from the model if this party has been in no round since the warm ones."""
+        """The averaged variables; weights from the model if this party has been in no round since the warm ones."""
         if mean is None and k > 0:
             raise MeanMismatch(f"round {k} carries no average of round {k - 1}")
         variables = state.variables if mean is None else self._unpack(state.variables, mean)
