@@ -14,7 +14,7 @@ FOLDER = Path(__file__).parent / "results"
 PAPERS = {"bambi": "BAMBI", "asysqn": "AsySQN", "hgp": "HGP", "ldp": "LDP-DSBO", "fedbio": "FedBiO"}
 PAGES = {"ldp": "ldp_dsbo"}
 OTHER = "features"
-ALONE = ("bambi-toy", "bambi-levels", "fedbio-quadratic", "hgp-error", "ldp-dsbo-synthetic")
+ALONE = ("bambi-toy", "bambi-levels", "bambi-local", "fedbio-quadratic", "hgp-error", "ldp-dsbo-synthetic")
 """Experiments that need no data."""
 LONGEST = 60
 """Rows of a table that people read; a longer one has a file of its own."""
