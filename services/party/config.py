@@ -4,6 +4,7 @@ import math
 from collections import Counter
 from dataclasses import replace
 from datetime import date
+from ipaddress import ip_address
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
@@ -300,6 +301,84 @@ class Policy(Section):
         return value
 
 
+class RayCertificates(Section):
+    """What the nodes of a cluster know each other by; of the organisation's own, not the federation's."""
+
+    certificate: FilePath
+    """Of this machine, as PEM; it names the addresses of the node."""
+    key: FilePath
+    """Its key."""
+    authority: FilePath
+    """Who signs the certificates of all nodes."""
+
+
+class ComputeConfig(Section):
+    """Where many rows at once are worked on."""
+
+    engine: Literal["ray"]
+    """What runs there."""
+    address: Annotated[str, Field(pattern=r"^(ray://)?(\[[0-9a-f:]+\]|[^\s:/\[\]]+):[0-9]+$")]
+    """host:port of the cluster's head, of which this machine is a node; or `ray://host:port` of its client server."""
+    shards: int = Field(default=16, ge=1, le=4096)
+    """Parts that a table is cut into, each held by a process of the cluster; another number gives other bits."""
+    minimum_rows: int = Field(default=20_000, ge=1)
+    """A batch of fewer rows is worked on in the party itself."""
+    token: FilePath | None = None
+    """File with the token that every node asks for; needed unless the address is of this machine."""
+    tls: RayCertificates | None = None
+    """Certificates of the cluster; needed unless the address is of this machine."""
+
+    @model_validator(mode="after")
+    def _is_guarded(self) -> Self:
+        if not self.is_here and not self.is_protected:
+            raise ValueError(
+                f"{self.host_and_port[0]} is another machine: give `token` (a file) and `tls` (certificate, key, "
+                "authority), and start every node with them; without them only a cluster on this machine is used"
+            )
+        return self
+
+    @property
+    def host_and_port(self) -> tuple[str, int]:
+        """Where the cluster answers."""
+        host, _, port = self.address.removeprefix("ray://").rpartition(":")
+        return host.strip("[]"), int(port)
+
+    @property
+    def is_here(self) -> bool:
+        """Whether the cluster is on this machine alone, by its address."""
+        return is_loopback(self.host_and_port[0])
+
+    @property
+    def is_protected(self) -> bool:
+        """Whether nodes know each other, and what passes between them is encrypted."""
+        return self.token is not None and self.tls is not None
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """The same for Ray, which takes it from there; it tells nobody of its use, and logs no error's own text."""
+        found = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_IGNORE_UNHANDLED_ERRORS": "1"}
+        if self.is_here:
+            found["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"  # else Ray puts the machine's address for 127.0.0.1
+        if self.token is not None:
+            found |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": str(self.token)}
+        if self.tls is not None:
+            found |= {
+                "RAY_USE_TLS": "1",
+                "RAY_TLS_SERVER_CERT": str(self.tls.certificate),
+                "RAY_TLS_SERVER_KEY": str(self.tls.key),
+                "RAY_TLS_CA_CERT": str(self.tls.authority),
+            }
+        return found
+
+
+def is_loopback(host: str) -> bool:
+    """Whether a host is this machine, by its name."""
+    try:
+        return host == "localhost" or ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
 class Coordinator(Section):
     """Where this party announces itself when it comes up."""
 
@@ -342,6 +421,8 @@ class PartyConfig(Section):
     memory: Annotated[str, Field(pattern=r"^[1-9][0-9]*(MB|GB)$")] | None = None
     """Such as `2GB`: tables of CSV and Parquet are sorted into files in `state` and mapped from there, within this much
     memory, and keep float32; without it they are held in memory as float64."""
+    compute: ComputeConfig | None = None
+    """A cluster of this organisation that works on many rows at once; the party itself if left out."""
 
     @model_validator(mode="before")
     @classmethod

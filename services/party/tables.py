@@ -26,10 +26,6 @@ class TooManySessions(RuntimeError):
     """The party serves as many sessions as its policy allows."""
 
 
-class VersionMismatch(RuntimeError):
-    """Coordinator and party run different versions."""
-
-
 def must_hold_rows(maps_rows: MapsRows, features: str, *, predicts: bool) -> bool:
     """Whether a session reads all rows at once: its algorithm does, or noise on rows (`privacy.features`) is drawn."""
     return features != "none" or maps_rows == "never" or (maps_rows == "predicting" and not predicts)
@@ -160,7 +156,10 @@ class TableStore:
         """The labels of a table, numbered as `classes` has them where it is given."""
         config = self._config(name)
         if config.label is None:
-            raise TableUnknown(f"table {name!r} has no labels here: name their column as `label` in the party's table")
+            raise TableUnknown(
+                f"table {name!r} has no labels here: name their column as `label` in the party's table, or leave the "
+                "labels to the coordinator (`labels_at: coordinator`, in algorithms that take it)"
+            )
         path = config.label_path or config.source
         format_ = None if config.label_path else config.format
         only = self._only.get(name)
