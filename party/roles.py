@@ -25,6 +25,7 @@ from parley.protocols.tensor.codec import Blobs
 from parley.spec.run import RunSpec
 from parley.tables.errors import RowsDiffer
 from parley.tables.loading import Labels, Table
+from parley.tables.rows import ShardedRows
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -71,6 +72,13 @@ class SumJournal(Protocol):
         """Write and sync that the sum of a phase may be opened over these parties."""
 
 
+class RowEngine(Protocol):
+    """Works on rows elsewhere, on machines of the party's own."""
+
+    def rows(self, values: Any, dtype: str) -> ShardedRows:
+        """These rows in shards, to be computed on in this type."""
+
+
 @dataclass(frozen=True)
 class LocalPrivacy:
     """A party's own ledger, its key of noise, and what its policy lets one record cost."""
@@ -114,6 +122,8 @@ class Opened:
     """For questions; None where this party's configuration does not name the coordinator's address."""
     floors: Floors = Floors()
     """What the owner asks of every sum."""
+    engine: RowEngine | None = None
+    """What works on many rows at once, where the owner has configured it."""
     salt: str = ""
     """What the register of exposure adds to the names of this party's own batches; empty unless they would repeat."""
 

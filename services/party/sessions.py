@@ -53,6 +53,7 @@ from parley.services.party.signed_keys import Vouched
 from parley.services.party.sum_journal import SumJournal
 from parley.services.party.transcripts import Record, TranscriptFile, Witness
 from parley.services.wire.adaptive_executor import AdaptiveExecutor
+from parley.services.wire.version import PROTOCOLS, SIGNED_PROTOCOL
 from parley.spec.digests import spec_digest
 
 ABANDONED_SECONDS = 60.0
@@ -137,6 +138,8 @@ class Session:
     """Certificates of other parties that this party's policy pins."""
     spec_yaml: str = ""
     """The spec as it came."""
+    protocol_number: int = PROTOCOLS[-1]
+    """The version of the protocol that the session is held in."""
     told_table: str = ""
     """The table of a session that predicts, as the coordinator named it; empty for the run's own."""
     key: SessionKey = field(default_factory=SessionKey.generate)
@@ -227,8 +230,8 @@ class Session:
     def agreement(self) -> Agreement:
         """What this party was told when the session opened; it signs it, and compares it with what others signed."""
         common = self.opened.spec.train.layout == "vertical"
-        rows = self.id_digest
-        if self.told_table:  # of two tables with the same ids each party must be told the same one
+        signed, rows = self.protocol_number >= SIGNED_PROTOCOL, self.id_digest
+        if self.told_table and signed:  # of two tables with the same ids each party must be told the same one
             rows = hashlib.sha256(rows + self.told_table.encode()).digest()
         return Agreement(
             "serve" if self.serving is not None else "predict" if self.predicts else "train",
@@ -237,6 +240,7 @@ class Session:
             len(self.opened.table) if common else 0,
             rows,
             self.offer.upper_size,
+            self.protocol_number if signed else 0,
         )
 
     async def begin(

@@ -27,7 +27,7 @@ from parley.services.party.transcripts import TranscriptFile, check_record
 from parley.services.wire.certificates import load_identity
 from parley.services.wire.refusals import reason_of
 from parley.services.wire.transport import channel_credentials, channel_options
-from parley.services.wire.version import VERSION
+from parley.services.wire.version import PROTOCOLS, VERSION
 from tests.integration.conftest import spec
 
 NAMES = ("bank", "shop", "telco")
@@ -84,6 +84,7 @@ class Deviating:
                 session_id=self.session_id,
                 spec_yaml=(texts or {}).get(name, small()),
                 version=VERSION,
+                protocol=PROTOCOLS[-1],
                 purpose=pb.PURPOSE_TRAIN,
             )
             for key, value in changes.get(name, {}).items():
@@ -274,6 +275,12 @@ def test_a_party_is_told_to_train_on_ids_of_the_coordinators_choice(coordinator)
     with pytest.raises(Refused) as refusal:
         coordinator().open(bank={"ids": ["17"]})
     assert refusal.value.reason == "MESSAGE_INVALID"
+
+
+def test_others_are_told_an_earlier_protocol(coordinator):
+    with pytest.raises(Refused) as refusal:
+        coordinator().open(**{name: {"protocol": PROTOCOLS[-2]} for name in OTHERS}).begin()
+    assert (refusal.value.party, refusal.value.reason) == (VICTIM, "CONSENT_DIFFERS")
 
 
 def test_others_are_told_that_the_session_predicts(coordinator, trained):
