@@ -189,11 +189,15 @@ def _check_scale(block: steps.Block) -> None:
 
 
 def accept(opened: Opened) -> Offer:
-    """The number of independent columns, and a warning where some are not."""
+    """The number of independent columns, and a warning where some are not.
+
+    In all rows, whichever of them the spec trains on: whether a column is constant in rows of its choice would tell who
+    opens one session after the other that a row is the odd one.
+    """
     if opened.predicts:
         return Offer()
     rows = row_sets(opened.spec, len(opened.table))
-    kept = steps.independent_columns(_features(opened)[rows.trained])
+    kept = steps.independent_columns(_features(opened))
     size = int(kept.sum())
     covered = Coverage(
         rows=len(rows.trained),
