@@ -36,7 +36,8 @@ class Agreement:
     rows: int = 0
     """Rows that it takes part with, where rows are common; else 0."""
     id_digest: bytes = b""
-    """SHA-256 over the ids of these rows; empty where rows are not common."""
+    """SHA-256 over the ids of these rows, and over the table that it was told to predict on, if it was told one; empty
+    where rows are not common."""
     upper_size: int = 0
     """Upper parameters of its block."""
     protocol: int = 0

@@ -464,6 +464,11 @@ OTHER_LEAKS: tuple[Leak, ...] = (
         "stay with the party; file permissions are its owner's",
     ),
     Leak(
+        "own cluster",
+        "features, weights and factors that a party with `compute` sends to a cluster of its own organisation",
+        "answers come back to the party process, where the gates are; beyond loopback it asks for a token and TLS",
+    ),
+    Leak(
         "encoded columns",
         "how many categories a party's columns have",
         "the coordinator sees the width of a table once it is encoded; `max_categories` bounds it, a declared list of "

@@ -259,7 +259,14 @@ class AlignmentRunner:
 
     def _identities(self, order: Order) -> Identities:
         config = self._labels[order.labels]
-        texts = load_ids(config.source, config.format, config.id, column=config.column, delimiter=config.delimiter)
+        texts = load_ids(
+            config.source,
+            config.format,
+            config.id,
+            column=config.column,
+            delimiter=config.delimiter,
+            unlabelled="drop" if config.unlabelled == "drop" else "keep",
+        )
         found = identified(texts, order.duplicates, holder=self._coordinator, table=order.labels)
         if len(found.ids) > MOST_IDS:
             raise MessageInvalid(f"{order.labels} has {len(found.ids)} ids; at most {MOST_IDS} are aligned")

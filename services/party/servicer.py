@@ -18,7 +18,7 @@ from parley.contracts.party.v1 import party_service_pb2_grpc as pb_grpc
 from parley.contracts.peer.v1 import peer_service_pb2 as peer_pb
 from parley.contracts.peer.v1 import peer_service_pb2_grpc as peer_grpc
 from parley.contracts.serving.v1 import serving_pb2
-from parley.party.roles import CheckpointMissing, LocalPrivacy, Opened, PartyAlgorithm, SavedModel
+from parley.party.roles import CheckpointMissing, LocalPrivacy, Opened, PartyAlgorithm, RowEngine, SavedModel
 from parley.privacy.coefficients import Coefficient
 from parley.privacy.ledger import Ledger, open_ledger
 from parley.privacy.noise import KeyedNoise, read_or_create_key
@@ -47,7 +47,7 @@ from parley.services.party.policy import (
 )
 from parley.services.party.preprocessing import binned_table, table_of_run, to_keep
 from parley.services.party.read_digests import DataChanged, DigestingTables, changed
-from parley.services.party.results import coefficients_of
+from parley.services.party.results import coefficients_of, told_coefficients
 from parley.services.party.row_noise import RowProtection, note_exact_runs
 from parley.services.party.serving import DeploymentWithdrawn, RowsDeclined, Serving, Withdrawals
 from parley.services.party.sessions import PredictionRefused, Session, SessionUnknown, SpecDiffers
@@ -90,8 +90,10 @@ MOST_OUTPUTS = 1 << 14
 class PartyServicer(pb_grpc.PartyServiceServicer):
     """What a coordinator may ask of this party."""
 
-    def __init__(self, config: PartyConfig, routes: Routes, traces: Traces | None = None) -> None:
-        self._config, self._routes, self._traces = config, routes, traces or Traces()
+    def __init__(
+        self, config: PartyConfig, routes: Routes, traces: Traces | None = None, engine: RowEngine | None = None
+    ) -> None:
+        self._config, self._routes, self._traces, self._engine = config, routes, traces or Traces(), engine
         self._tables = TableStore(config.tables, config.workspace)
         self._offers = Offers(self._tables)
         self._store = Store(config.state)
@@ -253,7 +255,7 @@ class PartyServicer(pb_grpc.PartyServiceServicer):
             raise MessageInvalid("run_id is 1 to 64 letters, digits, dots, dashes or underscores")
         self._refuse_others(request.run_id, coordinator)
         policy = self._config.policy
-        found = await self._compute(coefficients_of, self._store, request.run_id, policy.algorithms)
+        found = await self._compute(told_coefficients, self._store, request.run_id, policy.algorithms)
         release = CoefficientGate(self._config.name, policy.coefficients).release(found)
         return encode_coefficients(release, request.page_token)
 
@@ -378,6 +380,7 @@ class PartyServicer(pb_grpc.PartyServiceServicer):
             privacy=self._local_privacy,
             coordinator=QuestionLine(self._config, self._config.coordinator) if self._config.coordinator else None,
             floors=floors_of(policy),
+            engine=self._engine,
         )
         record = Record(self._config.state, load_identity(self._config.identity).private_key)
         serving = self._serving(request, coordinator, tables, table, name) if serves else None
@@ -394,6 +397,7 @@ class PartyServicer(pb_grpc.PartyServiceServicer):
             policy.peers,
             request.spec_yaml,
             protocol_told(request.version, request.protocol),
+            request.table,
         )
 
     def _check_deployment(self, request: pb.OpenSessionRequest, spec: RunSpec, table: str) -> None:

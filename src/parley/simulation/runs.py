@@ -19,7 +19,7 @@ from threadpoolctl import threadpool_limits
 from parley.coordinator.labels import LabelAccess, LabelKind
 from parley.coordinator.programs import CommonRows, Report
 from parley.numerics.arrays import Vector
-from parley.party.roles import Begun, LocalPrivacy, Opened, PartyAlgorithm, SavedModel, Tables
+from parley.party.roles import Begun, LocalPrivacy, Opened, PartyAlgorithm, RowEngine, SavedModel, Tables
 from parley.privacy.dataset_ledger import DatasetTerms
 from parley.privacy.ledger import Ledger
 from parley.privacy.noise import KeyedNoise, new_key
@@ -62,6 +62,8 @@ class Holding:
     tables: Tables = field(default_factory=lambda: TableStore({}))
     """Its other tables, and labels of its own."""
     privacy: Callable[[], LocalPrivacy] = scratch_privacy
+    engine: RowEngine | None = None
+    """What works on many of its rows at once; this process if None."""
 
 
 @dataclass(frozen=True)
@@ -166,6 +168,7 @@ def simulation_of(
             model_imports=spec.train.imports,
             privacy=held.privacy,
             coordinator=lines[m],
+            engine=held.engine,
         )
         for m, held in enumerate(holdings)
     ]
@@ -195,10 +198,16 @@ def train_pooled(
 
 
 def train_tables(
-    spec: RunSpec, tables: Sequence[Table], known: Labels, *, noise_key: bytes | None = None, run_id: str = "pooled"
+    spec: RunSpec,
+    tables: Sequence[Table],
+    known: Labels,
+    *,
+    noise_key: bytes | None = None,
+    run_id: str = "pooled",
+    engine: RowEngine | None = None,
 ) -> PooledRun:
     """The same with tables and labels that are in memory already, in the order of the parties."""
-    holdings = [Holding(table) for table in tables]
+    holdings = [Holding(table, engine=engine) for table in tables]
     return train_holdings(spec, holdings, lambda _, __: known, noise_key=noise_key, run_id=run_id)
 
 
