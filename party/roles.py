@@ -207,6 +207,11 @@ class Coverage:
     """Whether this party draws batches of its own, which a salt makes different from those of an earlier run."""
     seeded: bool = True
     """Whether another seed makes other sums: not where batches are most of the rows and all start at one point."""
+    drawn: str = ""
+    """Where a value is made from many rows: what decides, beside the seed, from which. Two runs that differ in it alone
+    could be subtracted, so that what is left is of a few rows. Empty where every row has a value of its own."""
+    figures: bool = False
+    """Whether what leaves are figures over sets of rows, and no sums over parties."""
 
 
 @dataclass(frozen=True)

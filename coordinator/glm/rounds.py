@@ -22,7 +22,7 @@ from parley.numerics.arrays import Array, Vector
 from parley.numerics.generalised_linear import Family, Fit, NoSolution, Quadratic, fit
 from parley.numerics.limbs import from_limbs
 from parley.privacy.evaluations import Evaluation
-from parley.protocols.glm.messages import SHRINK_TAIL, GlmRound, Solution, columns_of
+from parley.protocols.glm.messages import PENALTY_UNIT, SHRINK_TAIL, GlmRound, Solution, columns_of
 from parley.protocols.glm.settings import GlmSpec
 from parley.spec.rows import Rows, RowSets
 
@@ -115,7 +115,8 @@ def scored(family: Family, settings: GlmSpec, eta: Vector) -> Array:
 def _solution(problem: Problem, observe: Observer) -> Rounds:
     mixed = yield from _design(len(problem.rows.trained))
     if problem.settings.penalty.strength:
-        weights = finite((yield GlmRound("penalty"))).reshape(mixed.shape[1], -1)
+        high, low = np.split(finite((yield GlmRound("penalty"))), 2)
+        weights = PENALTY_UNIT * from_limbs(high, low).reshape(mixed.shape[1], -1)
         reduced = reduce(mixed, penalised=True)
         solution, found = yield from _penalised(problem, reduced, weights)
     else:
@@ -123,7 +124,8 @@ def _solution(problem: Problem, observe: Observer) -> Rounds:
         found = fit(reduced.z, y := _target(problem), problem.family, weights=_weights(problem, y))
         freedom = float(found.freedom) if problem.settings.family == "linear" else 0.0
         covariance = None if problem.class_weights is not None else reduced.covariance(found.covariance)
-        solution = Solution(reduced.solution(found.beta), covariance, freedom)
+        gram = reduced.covariance(np.linalg.inv(reduced.z.T @ reduced.z))
+        solution = Solution(reduced.solution(found.beta), covariance, freedom, gram)
     told = {"deviance": found.deviance, "null deviance": found.null_deviance}
     if problem.family.estimates_dispersion and not problem.settings.penalty.strength:
         told["dispersion"] = found.dispersion

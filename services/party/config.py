@@ -1,6 +1,9 @@
 """A party's configuration and policy, read once at the start."""
 
 import math
+from collections import Counter
+from dataclasses import replace
+from datetime import date
 from ipaddress import ip_address
 from typing import Annotated, Any, Literal, Self
 
@@ -17,6 +20,7 @@ from parley.spec.nearest import did_you_mean
 from parley.spec.section import Section
 from parley.tables.preprocessing import Declared
 from parley.tables.row_files import Workspace
+from parley.tables.spelling import DateColumn
 
 
 class CategoricalConfig(Section):
@@ -24,12 +28,30 @@ class CategoricalConfig(Section):
 
     columns: tuple[str, ...] = Field(min_length=1)
     """Their names."""
-    encoding: Literal["one_hot"] = "one_hot"
-    """One column of 0 and 1 for each category."""
+    encoding: Literal["one_hot", "hashed"] = "one_hot"
+    """One column of 0 and 1 for each category, or `max_categories` of them, one of which its digest chooses."""
     max_categories: int = Field(default=50, ge=2, le=10_000)
     """Most columns that one column may become; the rarest categories share the last of them."""
     categories: dict[str, tuple[str, ...]] = Field(default_factory=dict)
     """A column's categories, fixed instead of learnt; needed where several parties hold rows of the same columns."""
+
+
+class DateConfig(Section):
+    """Columns with dates or times, which become days since a reference."""
+
+    columns: tuple[str, ...] = Field(min_length=1)
+    """Their names."""
+    format: str | None = None
+    """How they are written, such as `%d.%m.%Y`; ISO 8601 (`2024-01-31`, `2024-01-31T12:00`) if left out."""
+    reference: date = date(2000, 1, 1)
+    """The day that is 0."""
+    cycles: tuple[Literal["day", "week", "year"], ...] = ()
+    """Turns that each one also becomes two columns of: sine and cosine of the time of day, of the week, of the year."""
+
+    @property
+    def declared(self) -> tuple[DateColumn, ...]:
+        """The same for `parley.tables.preprocessing`."""
+        return tuple(DateColumn(one, self.format, self.reference.isoformat(), self.cycles) for one in self.columns)
 
 
 class ColumnFigures(Section):
@@ -48,6 +70,10 @@ class PreprocessConfig(Section):
     """What fills a missing number; a missing category becomes the most frequent one, unless `refuse`."""
     categorical: CategoricalConfig | None = None
     """Columns with categories; without it text is refused."""
+    dates: DateConfig | tuple[DateConfig, ...] = ()
+    """Columns with dates or times; a list where they are written differently."""
+    indicators: tuple[str, ...] = ()
+    """Columns beside which another one is 1 where the value is missing; a missing category is then one of its own."""
     scale: Literal["none", "standard", "minmax", "max_abs"] = "none"
     """How numbers are scaled; a sparse table takes `max_abs`."""
     figures: dict[str, ColumnFigures] = Field(default_factory=dict)
@@ -57,11 +83,40 @@ class PreprocessConfig(Section):
     def declared(self) -> Declared:
         """The same for `parley.tables.preprocessing`."""
         encoded = self.categorical
-        if encoded is None:
-            return Declared(self.missing, scale=self.scale, figures=self._figures)
-        return Declared(
-            self.missing, encoded.columns, encoded.categories, encoded.max_categories, self.scale, self._figures
+        plain = Declared(
+            self.missing, scale=self.scale, figures=self._figures, dates=self.date_columns, indicators=self.indicators
         )
+        if encoded is None:
+            return plain
+        return replace(
+            plain,
+            categorical=encoded.columns,
+            categories=encoded.categories,
+            max_categories=encoded.max_categories,
+            encoding=encoded.encoding,
+        )
+
+    @property
+    def date_columns(self) -> tuple[DateColumn, ...]:
+        """Every column with dates."""
+        given = (self.dates,) if isinstance(self.dates, DateConfig) else self.dates
+        return tuple(column for one in given for column in one.declared)
+
+    @model_validator(mode="after")
+    def _one_use(self) -> Self:
+        """Of a column that is declared twice nobody could say which counts."""
+        encoded = self.categorical
+        named = [*(one.column for one in self.date_columns), *(() if encoded is None else encoded.columns)]
+        twice = next((name for name, times in Counter(named).items() if times > 1), None)
+        if twice is not None:
+            raise ValueError(f"{twice!r} is declared twice: name it once, under `categorical` or under `dates`")
+        if encoded is not None and encoded.encoding == "hashed" and encoded.categories:
+            raise ValueError("hashed categories are not listed: take out `categories`, or `encoding: hashed`")
+        if self.indicators and self.missing == "refuse":
+            raise ValueError(
+                "`indicators` are for values that are filled: declare `missing`, such as `missing: median`"
+            )
+        return self
 
     @property
     def _figures(self) -> dict[str, tuple[float, float]]:
@@ -81,6 +136,8 @@ class TableConfig(TableSource):
     """Bring each column to mean 0 and standard deviation 1, over all rows; see also `preprocess`."""
     preprocess: PreprocessConfig | None = None
     """Fill missing values, encode categories and scale, as the training rows of each run teach."""
+    exclude: tuple[str, ...] = ()
+    """Columns that are no features: remarks, or those that no row has a value of."""
     features: int | None = Field(default=None, ge=1)
     """Number of features (svmlight)."""
     zero_based: bool = False

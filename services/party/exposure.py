@@ -77,17 +77,21 @@ def difference(new: Exposure, old: Exposure) -> str | None:
 
     Where blocks are linear, sums determine A·Aᵀ whatever the seed was: two runs that differ by a column or by a party
     differ by that column, or by that party's Gram matrix. Elsewhere the first sums of two runs with one seed are of the
-    same values, and differ by a whole party; so do those with any seed where it changes little of what is summed.
+    same values, and differ by a whole party; so do those with any seed where it changes little of what is summed. Where
+    a value is made from many rows, two that were made from nearly the same rows differ by the others.
     """
     if not (new.exact and old.exact) or new.table != old.table:
         return None
+    other_rows = (new.rows_digest, new.drawn) != (old.rows_digest, old.drawn)
+    if "figures" in (new.layout, old.layout):
+        return "figures over some of the same rows" if new.layout == old.layout and other_rows else None
     same_seed = new.seed == old.seed or ANY_SEED in (new.seed, old.seed)
     linear = new.rank is not None and old.rank is not None
     if new.columns != old.columns and (same_seed or linear):
         return "other columns of the same rows"
     if new.partners != old.partners and (same_seed or linear):
         return "other partners over the same rows"
-    if new.layout == "horizontal" and new.rows_digest != old.rows_digest and same_seed:
+    if new.layout == "horizontal" and other_rows and same_seed:
         return "some of the same rows" + (", with the same seed" if new.seed == old.seed else "")
     return None
 
@@ -273,8 +277,13 @@ def _salted(connection: sa.Connection, entries: Iterable[Exposure], asked: Asked
 def _sentence(asked: Asked, old: Exposure, how: str, chosen: Literal["refuse", "salt", "allow"]) -> str:
     needs_owner = asked.exposure.rank is not None and old.rank is not None
     remedy = "train with the same columns and partners" if needs_owner else "choose another seed"
-    if not needs_owner and ANY_SEED in (asked.exposure.seed, old.seed):
-        remedy = "keep rows, columns and partners as they were, or take batches of less than half of the rows in both"
+    if asked.exposure.layout == "figures":
+        remedy = "ask for the same rows, bins and cells"
+    elif not needs_owner and ANY_SEED in (asked.exposure.seed, old.seed):
+        remedy = (
+            "keep rows, batches, columns and partners as they were, or take batches of less than half of the rows in "
+            "both"
+        )
     salted = ", and a salt changes nothing where this party draws no batches of its own" if chosen == "salt" else ""
     return (
         f"its sums could be subtracted from those of run {old.run_id} ({how}){salted}: {remedy}, or let the owner set "
