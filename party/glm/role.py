@@ -223,7 +223,7 @@ def coefficients(model: Mapping[str, Tensor], columns: Sequence[str]) -> list[Co
     values, errors = (model[name].numpy() for name in _MODEL)
     names, known = [*columns, INTERCEPT][: len(values)], inference(values, errors, float(model["freedom"]))
     found = zip(names, values, errors, known.p_values, known.low, known.high, strict=True)
-    inflation = model[_INFLATION].numpy() if _INFLATION in model else []
+    inflation = model[_INFLATION].tolist() if _INFLATION in model else []
     inflated = [
         Coefficient(name, float(one), figure="vif")
         for name, one in zip(names, inflation, strict=False)
