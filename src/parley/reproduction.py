@@ -42,6 +42,7 @@ EXPERIMENTS = {
     "fedbio-quadratic": "FedBiO: distance to a known solution",
     "fedbio-cleaning": "FedBiO: data cleaning with wrong labels",
     "credit": "Default of card holders: AUC of three organisations' models against pooled ones, and by label privacy",
+    "fate-quality": "FATE's quality benchmark: glm against scikit-learn, and VertiBench's cuts of columns",
     "features-privacy": "Noise on rows and in sums (`privacy.features`): accuracy against ε on UCI credit and digits",
     "fedbio-omniglot": "FedBiO-Local: a representation of characters for few-shot tasks",
 }
