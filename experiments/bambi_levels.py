@@ -4,7 +4,7 @@ BAMBI (the paper), Eq. 1 and 2, on scikit-learn's digits at three parties, each 
 labels, one process. `joint` is one level: the same messages, and the rows of both levels as one training set.
 
     same rows    both levels learn from the same rows: the indirect term vanishes at the lower solution
-    own rows     the upper level has rows of its own; `implicit` is examples/digits-vfhrl.yaml with exact labels
+    own rows     the upper level has rows of its own; `implicit` has the steps of examples/digits-vfhrl.yaml
     old labels   an old system labelled the lower rows, and six in ten of its labels are drawn at random; its guess is
                  among the columns of one party, for every row. A tenth of the rows, the upper ones, were labelled anew
                  by hand. A model that is fitted to the lower rows repeats the old system; `hyper_parameters` tunes a
