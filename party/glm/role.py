@@ -71,7 +71,7 @@ class GlmRole:
             return steps.State(np.zeros(size), np.full(size, np.nan), np.full(self._features.shape[1], np.nan))
         weights, errors = (known[name].numpy() for name in _MODEL)
         unknown = torch.full((self._features.shape[1],), float("nan"), dtype=torch.float64)
-        inflation = known.get(_INFLATION, unknown).numpy()
+        inflation = known.get(_INFLATION, unknown).numpy()  # models of old have none
         if len(weights) - self._features.shape[1] not in (0, 1):
             raise CheckpointMissing("the checkpoint belongs to another table: start a new run")
         return steps.State(weights, errors, inflation, float(known["freedom"]), k=1)
@@ -223,7 +223,7 @@ def coefficients(model: Mapping[str, Tensor], columns: Sequence[str]) -> list[Co
     values, errors = (model[name].numpy() for name in _MODEL)
     names, known = [*columns, INTERCEPT][: len(values)], inference(values, errors, float(model["freedom"]))
     found = zip(names, values, errors, known.p_values, known.low, known.high, strict=True)
-    inflation: Array = model[_INFLATION].numpy() if _INFLATION in model else np.empty(0)  # models of old have none
+    inflation = model[_INFLATION].tolist() if _INFLATION in model else []
     inflated = [
         Coefficient(name, float(one), figure="vif")
         for name, one in zip(names, inflation, strict=False)

@@ -49,9 +49,9 @@ def statements(spec: RunSpec) -> Iterator[Statement]:
         "span together, so that it can confirm a guessed column, and no column itself",
         ("glm.v1.Contribution.sum", *addends(spec)),
     )
-    covariance = () if train.penalty.strength else ("glm.v1.Instruction.covariance",)
+    inferences = ("glm.v1.Instruction.covariance", "glm.v1.Instruction.inverse_gram")
+    covariance = () if train.penalty.strength else inferences
     inferred = ", the covariance of the coefficients and the inverse inner products of columns" if covariance else ""
-    covariance += ("glm.v1.Instruction.inverse_gram",) if covariance else ()
     yield Statement(
         COORDINATOR,
         f"the solution{inferred} under these mixtures to all parties: each reads its own coefficients from it, and "
