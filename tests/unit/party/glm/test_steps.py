@@ -54,7 +54,7 @@ def test_mixtures_are_of_the_columns_and_say_nothing_of_their_scale():
 def test_a_solution_is_read_back_as_coefficients_with_the_covariance_of_the_partys_own_block():
     party, u = block(), DRAW.standard_normal(mixtures(5) + 1)
     root = DRAW.standard_normal((len(u), len(u)))
-    state = steps.State(np.zeros(4), np.full(4, np.nan))
+    state = steps.State(np.zeros(4), np.full(4, np.nan), np.full(3, np.nan))
     found = steps.solved(party, state, Solution(u, root @ root.T, 7.0))
     np.testing.assert_allclose(found.weights, [*(party.mixing @ u[:-1]), u[-1]])
     own = party.mixing @ (root @ root.T)[:-1, :-1] @ party.mixing.T
