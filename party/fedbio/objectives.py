@@ -10,6 +10,7 @@ paper · code
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from itertools import pairwise
 from typing import NamedTuple, Protocol
 
@@ -27,8 +28,9 @@ Rows = NDArray[np.int64]
 TRUST_STEPS = 50
 """Steps of the fixed point of `trust`; each shrinks the distance, and the model moves on before more would matter."""
 LEAST_TRUST = 0.02
-LARGEST_START = 6.0
-"""Weights start between sigmoid(−6) and sigmoid(6): beyond, no gradient would bring them back."""
+NETWORK_STEP_LIMIT = 1.0
+"""Largest step of warm rounds in units of 1/λ, where there are hidden layers."""
+POWER_STEPS = 30
 
 
 class InvalidData(ValueError):
@@ -295,8 +297,23 @@ class DataCleaning(AutogradObjective):
     def warm_weights(self, y: Vector) -> Vector:
         """Logits of how likely each training label is right, as model y and its trust have it."""
         trust = self.trust(y)
-        odds = self._own_scores(y) + np.log(trust * self.classes / (1 - trust))
-        return np.asarray(np.clip(odds, -LARGEST_START, LARGEST_START), dtype=np.float64)
+        return np.asarray(self._own_scores(y) + np.log(trust * self.classes / (1 - trust)), dtype=np.float64)
+
+    @cached_property
+    def largest_warm_step(self) -> float:
+        """A step that warm rounds can take on these rows, by the largest eigenvalue λ of their second moment.
+
+        The curvature L of a softmax regression's loss is λ/C at first and λ/2 at most, where every row is torn between two
+        classes: 2/L at their geometric mean is below 3.8/L at most, where momentum would diverge for two classes.
+        """
+        features, direction = self._tensors[0], torch.ones(self.features.shape[1] + 1, dtype=torch.float64)
+        largest = 0.0
+        for _ in range(POWER_STEPS):
+            direction = direction / direction.norm()
+            along = features @ direction[:-1] + direction[-1]
+            direction = torch.cat([features.T @ along, along.sum()[None]]) / len(features)
+            largest = float(direction.norm())
+        return (NETWORK_STEP_LIMIT if self.hidden else 2 * (2 * self.classes) ** 0.5) / largest
 
     def _own_scores(self, y: Vector) -> Vector:
         """Log-likelihood of each training label."""
