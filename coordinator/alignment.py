@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from parley.privacy.psi import Leader, Points, Tags
 from parley.privacy.psi_curve import POINT_BYTES
-from parley.privacy.psi_table import VALUE_BYTES, slots_for
+from parley.privacy.psi_table import VALUE_BYTES, Words, slots_for
 from parley.privacy.psi_workers import Workers
 
 
@@ -67,11 +67,14 @@ class Alignment:
 
     def matches(self) -> dict[str, Tags]:
         """The intersection, as each party alone can read it."""
-        sums = [
-            self.leader.sums(bytes(answer.evaluated), answer.salt, bytes(answer.slots), answer.ids)
-            for answer in self.answers.values()
-        ]
+        sums = [self._sums(answer) for answer in self.answers.values()]
         return dict(zip(self.answers, self.leader.match(sums), strict=True))
+
+    def _sums(self, answer: Answer) -> Words:
+        """What one party adds; what it sent is let go then."""
+        found = self.leader.sums(answer.evaluated, answer.salt, answer.slots, answer.ids)
+        answer.evaluated, answer.slots = bytearray(), bytearray()
+        return found
 
     def common(self, shares: Mapping[str, bytes]) -> list[str]:
         """The intersection, once every party has given up its share of the shuffle."""

@@ -41,6 +41,8 @@ class RunView:
     queue_position: int = 0
     """Its place among the runs that wait for their turn, from 1; 0 if it does not wait."""
     started_by: str = ""
+    protocol: int = 0
+    """Version of the protocol in which its parties were last asked; 0 if nobody noted it."""
 
 
 @dataclass(frozen=True)

@@ -25,6 +25,7 @@ from parley.protocols.tensor.codec import Blobs
 from parley.spec.run import RunSpec
 from parley.tables.errors import RowsDiffer
 from parley.tables.loading import Labels, Table
+from parley.tables.rows import ShardedRows
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -71,6 +72,13 @@ class SumJournal(Protocol):
         """Write and sync that the sum of a phase may be opened over these parties."""
 
 
+class RowEngine(Protocol):
+    """Works on rows elsewhere, on machines of the party's own."""
+
+    def rows(self, values: Any, dtype: str) -> ShardedRows:
+        """These rows in shards, to be computed on in this type."""
+
+
 @dataclass(frozen=True)
 class LocalPrivacy:
     """A party's own ledger, its key of noise, and what its policy lets one record cost."""
@@ -114,6 +122,8 @@ class Opened:
     """For questions; None where this party's configuration does not name the coordinator's address."""
     floors: Floors = Floors()
     """What the owner asks of every sum."""
+    engine: RowEngine | None = None
+    """What works on many rows at once, where the owner has configured it."""
     salt: str = ""
     """What the register of exposure adds to the names of this party's own batches; empty unless they would repeat."""
 
@@ -197,6 +207,11 @@ class Coverage:
     """Whether this party draws batches of its own, which a salt makes different from those of an earlier run."""
     seeded: bool = True
     """Whether another seed makes other sums: not where batches are most of the rows and all start at one point."""
+    drawn: str = ""
+    """Where a value is made from many rows: what decides, beside the seed, from which. Two runs that differ in it alone
+    could be subtracted, so that what is left is of a few rows. Empty where every row has a value of its own."""
+    figures: bool = False
+    """Whether what leaves are figures over sets of rows, and no sums over parties."""
 
 
 @dataclass(frozen=True)

@@ -2,8 +2,9 @@
 
 A coordinator hands each party the run's spec, and could hand each another one. So a party says what it was told in a
 statement that its signature of the session key covers, every party sees every statement before anything leaves, and the
-secrets of the session are derived from all of it: purpose, spec, participants, keys, nonces, sizes and where to begin.
-Whoever was told something else is named; whoever gets past that has masks that do not cancel.
+secrets of the session are derived from all of it: purpose, protocol, spec, participants, keys, nonces, sizes and where
+to begin. Whoever was told something else is named; whoever gets past that has masks that do not
+cancel.
 """
 
 import hashlib
@@ -35,21 +36,25 @@ class Agreement:
     rows: int = 0
     """Rows that it takes part with, where rows are common; else 0."""
     id_digest: bytes = b""
-    """SHA-256 over the ids of these rows; empty where rows are not common."""
+    """SHA-256 over the ids of these rows, and over the table that it was told to predict on, if it was told one; empty
+    where rows are not common."""
     upper_size: int = 0
     """Upper parameters of its block."""
+    protocol: int = 0
+    """The version of the protocol that the session is held in; 0 in one whose parties do not sign it."""
 
     @property
     def content(self) -> bytes:
         """The bytes that are signed."""
-        return joined(
+        parts = [
             self.purpose.encode(),
             self.spec_digest,
             self.nonce,
             b"%d" % self.rows,
             self.id_digest,
             b"%d" % self.upper_size,
-        )
+        ]
+        return joined(*parts, *([b"%d" % self.protocol] if self.protocol else []))
 
 
 def fresh_nonce() -> bytes:
@@ -89,6 +94,7 @@ def check_agreements(own: Agreement, members: Sequence[Member], upper_sizes: Seq
         other = member.agreement
         pairs = {
             "purpose": (other.purpose, own.purpose),
+            "protocol": (other.protocol, own.protocol),
             "spec": (other.spec_digest, own.spec_digest),
             "number of rows": (other.rows, own.rows),
             "rows": (other.id_digest, own.id_digest),

@@ -248,7 +248,7 @@ MANIFEST: tuple[Entry, ...] = (
     *control("aggregation.v1.MaskedTheta", "tree round participants", "the parent in the tree"),
     *control("aggregation.v1.Addend", "participants further_participants", "coordinator"),
     *control("aggregation.v1.SignedKey", "party public_key certificate signature agreement", "all parties"),
-    *control("aggregation.v1.Agreement", "purpose spec_digest nonce upper_size", "all parties"),
+    *control("aggregation.v1.Agreement", "purpose spec_digest nonce upper_size protocol", "all parties"),
     derived(
         "aggregation.v1.Agreement.rows",
         "the table's size",
@@ -272,7 +272,7 @@ MANIFEST: tuple[Entry, ...] = (
     *control("aggregation.v1.Disclosure", "seeds keys next_key", "coordinator"),
     *control("coordinator.v1.AskSlopesRequest", "question chunk following_bytes", "coordinator"),
     *control("coordinator.v1.AskSlopesResponse", "slopes chunk following_bytes", "the party that asked"),
-    *control("alignment.v1.Open", "alignment_id name table parties duplicates version", "the party"),
+    *control("alignment.v1.Open", "alignment_id name table parties duplicates version protocol", "the party"),
     *control("alignment.v1.Opened", "key", "coordinator, other parties"),
     *control("alignment.v1.Begin", "keys", "the party"),
     *control("alignment.v1.TableSlots", "salt", "coordinator"),
@@ -291,11 +291,16 @@ MANIFEST: tuple[Entry, ...] = (
     *control("coordinator.v1.AnnounceRequest", "version", "coordinator"),
     *control("coordinator.v1.AnnounceResponse", "version waiting_runs", "the party"),
     *control("party.v1.TableSummary", "name problem notice loaded_percent", "coordinator"),
+    *control("party.v1.DescribeRequest", "brief", "the party"),
     *control(
-        "party.v1.DescribeResponse", "name version tables algorithms aggregations sessions clock_seconds", "coordinator"
+        "party.v1.DescribeResponse",
+        "name version tables algorithms aggregations sessions clock_seconds protocols",
+        "coordinator",
     ),
     *control(
-        "party.v1.OpenSessionRequest", "run_id session_id spec_yaml version purpose table deployment", "all parties"
+        "party.v1.OpenSessionRequest",
+        "run_id session_id spec_yaml version purpose table deployment protocol",
+        "all parties",
     ),
     *control("party.v1.OpenSessionResponse", "upper_size key checkpoints settled", "coordinator"),
     *control(
@@ -342,7 +347,7 @@ MANIFEST: tuple[Entry, ...] = (
     *control(
         "run.v1.Run",
         "run_id name algorithm state reason parties step steps metrics created changed spec_yaml attempt tags "
-        "queue_position priority started_by",
+        "queue_position priority started_by protocol",
         "clients",
     ),
     *control(
@@ -372,7 +377,7 @@ MANIFEST: tuple[Entry, ...] = (
     *control(
         "run.v1.PartyStatus",
         "name address reachable version problem tables latency_milliseconds clock_skew_seconds offers algorithms "
-        "aggregations",
+        "aggregations protocol",
         "clients",
     ),
     derived("run.v1.PartyTable.rows", "the table's size", "a count", "clients"),
@@ -457,6 +462,11 @@ OTHER_LEAKS: tuple[Leak, ...] = (
         "checkpoints",
         "model and optimiser state on a party's disk, and what preprocessing learnt: medians, means, categories",
         "stay with the party; file permissions are its owner's",
+    ),
+    Leak(
+        "own cluster",
+        "features, weights and factors that a party with `compute` sends to a cluster of its own organisation",
+        "answers come back to the party process, where the gates are; beyond loopback it asks for a token and TLS",
     ),
     Leak(
         "encoded columns",

@@ -65,6 +65,9 @@ from parley.privacy.psi_table import (
 from parley.privacy.psi_workers import Workers
 
 SHARE_BYTES = 32
+_HASHED_AT_ONCE = 1 << 16
+_TAG_TYPE = np.dtype([("first", ">u8"), ("second", ">u8")])
+"""A tag as numpy compares and sorts it."""
 
 
 class PsiError(ValueError):
@@ -122,7 +125,9 @@ class Holder:
         self._seal_keys = {other: _derived(secret, b"seal") for other, secret in secrets_with.items()}
         self._scalar, self._share = fresh_scalar(), secrets.token_bytes(SHARE_BYTES)
         self._shares: dict[int, bytes] = {index: self._share}
-        self._rows: dict[bytes, int] = {}
+        self._tags: NDArray[np.void] = np.empty(0, dtype=_TAG_TYPE)
+        self._order: NDArray[np.intp] = np.empty(0, dtype=np.intp)
+        """The ids in the order of their tags."""
 
     def sealed_shares(self) -> SealedShares:
         """This holder's share of π for every other holder, relayed by the leader, who cannot open it."""
@@ -158,7 +163,9 @@ class Holder:
             except TableUnsolvable:
                 continue
             break
-        self._rows = {tag.tobytes(): row for row, tag in enumerate(np.ascontiguousarray(words[:, TAG]))}
+        tags = _as_tags(words[:, TAG])
+        self._order = np.argsort(tags, kind="stable")
+        self._tags = tags[self._order]
         return HiddenTable(salt, table.astype("<u8").tobytes())
 
     def power(self, blinded: bytes, workers: Workers) -> bytes:
@@ -177,10 +184,11 @@ class Holder:
         Raises:
             PsiError: if a tag is of no id of this holder, or comes twice.
         """
-        rows = [self._rows.get(tags[start : start + VALUE_BYTES]) for start in range(0, len(tags), VALUE_BYTES)]
-        if None in rows or len(set(rows)) != len(rows):
+        asked = np.frombuffer(tags, dtype=_TAG_TYPE)
+        places = np.minimum(np.searchsorted(self._tags, asked), len(self._tags) - 1)
+        if (self._tags[places] != asked).any() or len(np.unique(places)) != len(places):
             raise PsiError("the leader names ids that are not in this table: one of the two sides is at fault")
-        return [self._ids[row] for row in rows if row is not None]
+        return [self._ids[row] for row in self._order[places]]
 
     def share(self) -> ShuffleShare:
         """This holder's share of π."""
@@ -194,7 +202,7 @@ class Leader:
         self._ids = list(ids)
         secrets.SystemRandom().shuffle(self._ids)  # so that places in the list say nothing
         self._context, self.blinding = context, fresh_blinding()
-        self._words: list[Words] = []
+        self._tags: list[Words] = []
         self._common: NDArray[np.int64] = np.empty(0, dtype=np.int64)
 
     def __len__(self) -> int:
@@ -208,21 +216,26 @@ class Leader:
         """F_i of some of the leader's ids, in the order π."""
         return workers.power(powers, self.blinding.inverse)
 
-    def sums(self, evaluated: bytes, salt: bytes, slots: bytes, keys: int) -> Words:
+    def sums(self, evaluated: bytes | bytearray, salt: bytes, slots: bytes | bytearray, keys: int) -> Words:
         """What one holder's table, made for `keys` ids, adds to the sum of every id. Holders come in their order."""
         if len(evaluated) != POINT_BYTES * len(self._ids):
             raise PsiError(f"{len(evaluated) // POINT_BYTES} points came back for {len(self._ids)}")
         if len(salt) != SALT_BYTES or len(slots) != VALUE_BYTES * slots_for(keys):
             raise PsiError(f"a table of {len(slots) // VALUE_BYTES} slots came; {keys} ids need {slots_for(keys)}")
-        words = words_of(evaluated, salt)
-        self._words.append(words)
-        return look_up(words, np.frombuffer(slots, dtype="<u8").reshape(-1, 2), keys) ^ words[:, PAD]
+        table = np.frombuffer(slots, dtype="<u8").reshape(-1, 2)
+        tags, found = (np.empty((len(self._ids), 2), dtype="<u8") for _ in range(2))
+        for first in range(0, len(self._ids), _HASHED_AT_ONCE):
+            some = slice(first, first + _HASHED_AT_ONCE)
+            words = words_of(bytes(evaluated[POINT_BYTES * some.start : POINT_BYTES * some.stop]), salt)
+            tags[some], found[some] = words[:, TAG], look_up(words, table, keys) ^ words[:, PAD]
+        self._tags.append(tags)
+        return found
 
     def match(self, sums: Sequence[Words]) -> list[Tags]:
         """Find the intersection; a list of tags for each holder."""
         total = np.bitwise_xor.reduce(np.stack(sums), axis=0)
         self._common = np.flatnonzero(~total.any(axis=1))
-        return [Tags(words[self._common, TAG].astype("<u8").tobytes()) for words in self._words]
+        return [Tags(tags[self._common].astype("<u8").tobytes()) for tags in self._tags]
 
     def common(self, shares: Sequence[bytes]) -> list[str]:
         """The ids of the intersection, once every holder has given up its share of π."""
@@ -235,13 +248,19 @@ class Leader:
 def shares_of(ids: Sequence[str], pair_keys: Sequence[bytes], context: bytes) -> Words:
     """s_i(y): pseudo-random, and 0 in the sum over all holders, since each pair's part is in it twice."""
     total = np.zeros((len(ids), 2), dtype=np.uint64)
-    for key in pair_keys:
-        hashes = (
-            hashlib.blake2b(identity.encode(), digest_size=VALUE_BYTES, key=key, salt=context[:16]).digest()
-            for identity in ids
-        )
-        total ^= np.frombuffer(b"".join(hashes), dtype="<u8").reshape(-1, 2)
+    for first in range(0, len(ids), _HASHED_AT_ONCE):
+        some = ids[first : first + _HASHED_AT_ONCE]
+        for key in pair_keys:
+            hashes = (
+                hashlib.blake2b(identity.encode(), digest_size=VALUE_BYTES, key=key, salt=context[:16]).digest()
+                for identity in some
+            )
+            total[first : first + len(some)] ^= np.frombuffer(b"".join(hashes), dtype="<u8").reshape(-1, 2)
     return total
+
+
+def _as_tags(words: Words) -> NDArray[np.void]:
+    return np.frombuffer(np.ascontiguousarray(words).astype("<u8").tobytes(), dtype=_TAG_TYPE)
 
 
 def permutation(shares: Sequence[bytes], count: int) -> NDArray[np.int64]:

@@ -19,10 +19,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
+from gmpy2 import invert, jacobi, mpz
 
 POINT_BYTES = 32
-_P = 2**255 - 19
-_A = 486662
+_P = mpz(2**255 - 19)
+_A = mpz(486662)
 _ORDER = 2**252 + 27742317777372353535851937790883648493
 """ℓ: the prime order of the subgroup that X25519 works in."""
 _LABEL = b"parley/psi/id/v1"
@@ -66,10 +67,10 @@ def hashed(ids: Sequence[str], context: bytes) -> bytes:
     for identity in ids:
         digest = prefix.copy()
         digest.update(identity.encode())
-        ts.append(int.from_bytes(digest.digest(), "little") % _P)
+        ts.append(mpz.from_bytes(digest.digest(), "little") % _P)
     # 1 + 2t² is never 0: −1/2 is no square mod p.
     vs = [-_A * inverse % _P for inverse in _inverses([(1 + 2 * t * t) % _P for t in ts])]
-    points = (v if _is_square(v * (v * v + _A * v + 1) % _P) else (-v - _A) % _P for v in vs)
+    points = (v if jacobi(v * (v * v + _A * v + 1) % _P, _P) >= 0 else (-v - _A) % _P for v in vs)
     return b"".join(u.to_bytes(POINT_BYTES, "little") for u in points)
 
 
@@ -96,30 +97,15 @@ def hashed_power(ids: Sequence[str], context: bytes, scalar: bytes) -> bytes:
     return power(hashed(ids, context), scalar)
 
 
-def _inverses(values: Sequence[int]) -> list[int]:
+def _inverses(values: Sequence[mpz]) -> list[mpz]:
     """1/v mod p for all v with one inversion: products up to each v, and then back."""
-    products, product = [], 1
+    products, product = [], mpz(1)
     for value in values:
         products.append(product)
         product = product * value % _P
-    inverse = pow(product, -1, _P)
+    inverse = invert(product, _P)
     found = []
     for value, before in zip(reversed(values), reversed(products), strict=True):
         found.append(inverse * before % _P)
         inverse = inverse * value % _P
     return found[::-1]
-
-
-def _is_square(a: int) -> bool:
-    """Whether a is 0 or a square mod p: the Jacobi symbol by Euclid's algorithm, four times as fast as a power."""
-    n, sign = _P, 1
-    while a:
-        if not a & 1:
-            twos = (a & -a).bit_length() - 1
-            a >>= twos
-            if twos & 1 and n & 7 in (3, 5):
-                sign = -sign
-        if a & n & 2:  # both are 3 mod 4: reciprocity turns the sign
-            sign = -sign
-        a, n = n % a, a
-    return sign == 1

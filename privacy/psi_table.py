@@ -32,6 +32,7 @@ LARGEST_CORE = 24
 """Keys that the dense slots are asked to solve: 64 random columns have that rank but for one case in 2^40."""
 DENSE, PAD, TAG = 3, slice(4, 6), slice(6, 8)
 """Which of a key's eight words serves what; the first three are its sparse slots."""
+_HASHED_AT_ONCE = 1 << 16
 
 
 class TableUnsolvable(ArithmeticError):
@@ -45,11 +46,15 @@ def slots_for(keys: int) -> int:
 
 def words_of(points: bytes, salt: bytes) -> Words:
     """Eight pseudo-random words for each point: slots, dense bits, pad and tag."""
-    digests = b"".join(
-        hashlib.blake2b(points[start : start + POINT_BYTES], key=salt, person=b"parley/psi/tab").digest()
-        for start in range(0, len(points), POINT_BYTES)
-    )
-    return np.frombuffer(digests, dtype="<u8").reshape(-1, 8)
+    words = np.empty((len(points) // POINT_BYTES, 8), dtype="<u8")
+    for first in range(0, len(words), _HASHED_AT_ONCE):  # digests as objects take twice the room of the words
+        part = words[first : first + _HASHED_AT_ONCE]
+        digests = b"".join(
+            hashlib.blake2b(points[start : start + POINT_BYTES], key=salt, person=b"parley/psi/tab").digest()
+            for start in range(POINT_BYTES * first, POINT_BYTES * (first + len(part)), POINT_BYTES)
+        )
+        part[:] = np.frombuffer(digests, dtype="<u8").reshape(-1, 8)
+    return words
 
 
 def fresh_salt() -> bytes:

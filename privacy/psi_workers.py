@@ -8,6 +8,7 @@ alignment, or with the service, however that ends.
 import os
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from multiprocessing import get_context
@@ -18,6 +19,8 @@ from parley.privacy.psi_curve import POINT_BYTES, hashed_power, power
 
 BATCH = 1024
 """Points of one piece of work: about 50 ms."""
+AHEAD = 4
+"""Pieces that wait for each process."""
 FEW = 4 * BATCH
 """Lists up to this length are not worth the start of a process."""
 PARENT_SECONDS = 1.0
@@ -63,8 +66,19 @@ class Workers:
             self._pool = ProcessPoolExecutor(
                 self._processes, mp_context=get_context("spawn"), initializer=end_with, initargs=(os.getpid(),)
             )
-        futures: list[Future[bytes]] = [self._pool.submit(function, *one) for one in arguments]
-        return (future.result() for future in futures)
+        return self._pooled(self._pool, function, arguments)
+
+    def _pooled(
+        self, pool: ProcessPoolExecutor, function: Callable[..., bytes], arguments: Sequence[tuple[object, ...]]
+    ) -> Iterator[bytes]:
+        """Results in their order; a few pieces wait for each process, so that what lies in queues stays small."""
+        under_way: deque[Future[bytes]] = deque()
+        for one in arguments:
+            under_way.append(pool.submit(function, *one))
+            if len(under_way) > AHEAD * self._processes:
+                yield under_way.popleft().result()
+        while under_way:
+            yield under_way.popleft().result()
 
 
 def end_with(parent: int) -> None:

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from pydantic import BaseModel
+from pydantic import BaseModel, ValidationError
 
 from parley.spec.nearest import did_you_mean, nearest, unknown_field
 from parley.spec.yaml_text import Path, YamlText
@@ -58,7 +58,19 @@ class Problem:
         return f"{place}{self.field + ': ' if self.field else ''}{self.message}"
 
 
-def explain(item: Any, kind: type[BaseModel], text: YamlText) -> Problem:
+def explained(error: ValidationError, kind: type[BaseModel], text: YamlText) -> list[Problem]:
+    """Everything that the validator finds, as mistakes in the text.
+
+    A list whose items are wrong counts as empty there: that it is too short says nothing more.
+    """
+    items = error.errors(include_url=False)
+    wrong_inside = {item["loc"][:depth] for item in items for depth in range(len(item["loc"]))}
+    return [
+        _explain(item, kind, text) for item in items if item["type"] != "too_short" or item["loc"] not in wrong_inside
+    ]
+
+
+def _explain(item: Any, kind: type[BaseModel], text: YamlText) -> Problem:
     """One error of the validator, as a mistake in the text."""
     location = tuple(_written(item["loc"], text.content, item["type"] == "missing"))
     message = _sentence(item, kind, location, text.content)

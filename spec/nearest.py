@@ -33,6 +33,9 @@ def did_you_mean(word: str, known: Collection[str]) -> str:
 def unknown_field(name: str, kind: type[BaseModel], location: Path, content: Any) -> str:
     """What to say of a field that the section at `location` does not have."""
     here = list(_fields(kind, content, location))
+    owners: dict[str, str] = getattr(kind, "elsewhere", {})
+    if name in owners:
+        return f"no such field: {owners[name]}"
     meant = nearest(name, here)
     if meant is not None:
         return f"no such field: did you mean `{meant}`?"

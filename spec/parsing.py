@@ -2,7 +2,7 @@
 
 from pydantic import ValidationError
 
-from parley.spec.mistakes import Problem, explain
+from parley.spec.mistakes import Problem, explained
 from parley.spec.run import RunSpec
 from parley.spec.yaml_text import NotYaml, read_yaml
 
@@ -31,7 +31,7 @@ def parse_spec(text: str) -> RunSpec:
     except NotYaml as refusal:
         problems = [Problem(refusal.field, refusal.line, str(refusal))]
     except ValidationError as error:
-        problems = [explain(item, RunSpec, read) for item in error.errors(include_url=False)]
+        problems = explained(error, RunSpec, read)
     raise SpecInvalid(problems)
 
 

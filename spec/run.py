@@ -1,6 +1,6 @@
 """The run specification: one YAML file says who trains what, on which rows, how, and under which protection."""
 
-from typing import Annotated, Any, Literal, Self, TypeVar
+from typing import Annotated, Any, ClassVar, Literal, Self, TypeVar
 
 from pydantic import (
     Field,
@@ -108,6 +108,10 @@ class SplitSpec(Section):
 class RunSpec(Section):
     """A run."""
 
+    elsewhere: ClassVar = dict.fromkeys(
+        ("standardise", "preprocess", "path", "format", "delimiter"),
+        "how a table is read and scaled is its owner's to say, in the `tables` of the party's configuration",
+    )
     name: Name
     """A name for people; runs get an id of their own."""
     seed: int = Field(default=0, ge=0, lt=2**63)

@@ -13,6 +13,7 @@ import pyarrow.dataset as ds
 from parley.tables.errors import ColumnMissing, TableEmpty, TableError, TableUnreadable
 from parley.tables.files import ArrowFile, diagnose_csv, refuse_duplicates
 from parley.tables.places import Files, Place, find_files, is_store, unreachable
+from parley.tables.spelling import PLAIN, Spelling
 
 BATCH_ROWS = 1 << 16
 BLOCK_BYTES = 4 << 20
@@ -28,11 +29,13 @@ class Batches:
     delimiter: str
     skipped: int
     """Lines of a CSV file up to the end of its header."""
+    spelling: Spelling = PLAIN
+    """How numbers and dates are written."""
 
     def read(self, texts: Collection[str], wanted: Collection[str] | None) -> Iterator[pa.RecordBatch]:
         """The columns in `texts` as they stand and `wanted` (all if None) as numbers, in the order of the files."""
         included = [name for name in self.names if wanted is None or name in wanted or name in texts]
-        numeric = [name for name in included if name not in texts]
+        numeric = [name for name in included if name not in texts and not self.spelling.is_text(name)]
         try:
             yield from (
                 self.files.dataset(self._format(included, texts))
@@ -51,7 +54,8 @@ class Batches:
     def _format(self, included: Sequence[str], texts: Collection[str]) -> ds.FileFormat:
         if self.files.kind == "parquet":
             return ds.ParquetFileFormat()
-        types = {name: pa.string() if name in texts else pa.float64() for name in included}
+        written = {name for name in included if name in texts or self.spelling.is_text(name)}
+        types = {name: pa.string() if name in written else pa.float64() for name in included}
         return ds.CsvFileFormat(
             read_options=pa.csv.ReadOptions(
                 column_names=self.names, skip_rows=self.skipped, block_size=BLOCK_BYTES, use_threads=False
@@ -72,7 +76,7 @@ class Batches:
         return TableUnreadable(place, f"a file cannot be read ({cause})", "Copy or export it again")
 
 
-def open_batches(place: Place, given: str | None, delimiter: str) -> Batches:
+def open_batches(place: Place, given: str | None, delimiter: str, spelling: Spelling = PLAIN) -> Batches:
     """Find the files of a table and the names of its columns."""
     files = find_files(place, given)
     try:
@@ -83,14 +87,22 @@ def open_batches(place: Place, given: str | None, delimiter: str) -> Batches:
     except (OSError, pa.ArrowException) as failure:
         raise unreachable(place, failure) from failure
     refuse_duplicates(place, names)
-    return Batches(files, list(names), delimiter, skipped)
+    return Batches(files, list(names), delimiter, skipped, spelling)
 
 
 def open_place(
-    place: Place, given: str | None, delimiter: str, texts: Collection[str], wanted: Collection[str] | None
+    place: Place,
+    given: str | None,
+    delimiter: str,
+    texts: Collection[str],
+    wanted: Collection[str] | None,
+    spelling: Spelling = PLAIN,
+    exclude: Collection[str] = (),
 ) -> ArrowFile:
-    """Read all files of a place into memory."""
-    batches = open_batches(place, given, delimiter)
+    """Read all files of a place into memory, but for columns in `exclude`."""
+    batches = open_batches(place, given, delimiter, spelling)
+    if wanted is None and exclude:
+        wanted = [name for name in batches.names if name not in exclude]
     absent = next((name for name in wanted or () if name not in batches.names), None)
     if absent is not None:
         raise ColumnMissing(
@@ -100,7 +112,7 @@ def open_place(
     if not read:
         raise TableEmpty(place, "there are no rows", "A table needs at least one")
     columns = pa.Table.from_batches(read)
-    return ArrowFile(place, batches.names, columns.num_rows, columns, None)
+    return ArrowFile(place, batches.names, columns.num_rows, columns, None, spelling=spelling)
 
 
 def _header(files: Files, delimiter: str) -> tuple[int, list[str]]:

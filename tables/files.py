@@ -38,6 +38,7 @@ from parley.tables.errors import (
     TableUnreadable,
     UnknownTableFormat,
 )
+from parley.tables.spelling import NO_VALUE, PLAIN, Spelling, ValueUnreadable, advice
 
 Texts = list[str | None]
 T = TypeVar("T")
@@ -142,18 +143,14 @@ class ArrowFile:
     """Field separator of a CSV file; None for others."""
     first: int = 0
     """Row of the table that these rows begin with, where they are some of many."""
+    spelling: Spelling = PLAIN
+    """How numbers and dates are written."""
 
     def numbers(self, names: Sequence[str], dtype: type[np.floating[Any]], *, missing: bool = False) -> NDArray[Any]:
         """Return columns as a dense array."""
         matrix = np.empty((self.rows, len(names)), dtype=dtype)
         for index, name in enumerate(names):
-            column = self.columns.column(name)
-            if pa.types.is_null(column.type):  # no row has a value: the type is unknown
-                column = column.cast(pa.float64())
-            if not (pa.types.is_integer(column.type) or pa.types.is_floating(column.type) or column.type == pa.bool_()):
-                raise ColumnNotNumeric(
-                    self.path, f"the column holds {column.type}, not numbers", _ENCODE, column=name, place=self.place(0)
-                )
+            column = self._number_column(name)
             if column.null_count and missing:
                 column = column.cast(pa.float64())  # null becomes NaN
             elif column.null_count:
@@ -164,11 +161,31 @@ class ArrowFile:
         refuse_not_finite(self, matrix, names, missing=missing)
         return matrix
 
+    def _number_column(self, name: str) -> Any:
+        """A column as integers, floats or truth values, null where there is none."""
+        column, date = _decoded(self.columns.column(name)), self.spelling.date(name)
+        kind = column.type
+        try:
+            if date is not None:
+                return pa.chunked_array([pa.array(date.days(column), from_pandas=True)])
+            if not self.spelling.plain and (pa.types.is_string(kind) or pa.types.is_large_string(kind)):
+                return self.spelling.numbers(column)
+        except (ValueUnreadable, TypeError) as refusal:
+            place = self.place(refusal.row) if isinstance(refusal, ValueUnreadable) else None
+            remedy = "Correct it, or how the table's configuration says that it is written"
+            raise ColumnNotNumeric(self.path, str(refusal), remedy, column=name, place=place) from None
+        if pa.types.is_null(kind) or pa.types.is_decimal(kind):  # of null no row has a value: the type is unknown
+            return column.cast(pa.float64(), safe=False)
+        if not (pa.types.is_integer(kind) or pa.types.is_floating(kind) or kind == pa.bool_()):
+            remedy = _DATES if pa.types.is_date(kind) or pa.types.is_timestamp(kind) else _encode(_example(column))
+            raise ColumnNotNumeric(
+                self.path, f"the column holds {kind}, not numbers", remedy, column=name, place=self.place(0)
+            )
+        return column
+
     def texts(self, name: str) -> Texts:
         """Return one column as text."""
-        column = self.columns.column(name)
-        if pa.types.is_dictionary(column.type):
-            column = column.cast(column.type.value_type)
+        column = _decoded(self.columns.column(name))
         return [None if value is None else as_text(value) for value in column.to_pylist()]
 
     def place(self, row: int) -> str:
@@ -179,12 +196,25 @@ class ArrowFile:
         return next((f"line {line}" for index, (line, _) in enumerate(lines) if index == row + 1), f"row {row}")
 
 
-def open_csv(path: Path, texts: Collection[str], wanted: Collection[str] | None, delimiter: str) -> ArrowFile:
+def _decoded(column: Any) -> Any:
+    """A column without the dictionary that a file may keep its values in."""
+    return column.cast(column.type.value_type) if pa.types.is_dictionary(column.type) else column
+
+
+def _example(column: Any) -> str:
+    """A text of a column, to guess by how it is written."""
+    texts = pa.types.is_string(column.type) or pa.types.is_large_string(column.type)
+    return next((value for value in column.slice(0, 1000).to_pylist() if value), "") if texts else ""
+
+
+def open_csv(
+    path: Path, texts: Collection[str], wanted: Collection[str] | None, delimiter: str, spelling: Spelling = PLAIN
+) -> ArrowFile:
     """Read a CSV file with a header: columns in `texts` as they stand, others (`wanted`, or all) as numbers."""
     skipped, names = csv_header(path, delimiter)
     numeric = [name for name in names if name not in texts and (wanted is None or name in wanted)]
     included = [name for name in names if name in texts or name in numeric]
-    types = {name: pa.string() if name in texts else pa.float64() for name in included}
+    types = {name: pa.string() if name in texts or spelling.is_text(name) else pa.float64() for name in included}
     try:
         with open_table(path) as file:
             columns = guarded(
@@ -201,9 +231,9 @@ def open_csv(path: Path, texts: Collection[str], wanted: Collection[str] | None,
     except pa.ArrowInvalid as refusal:
         if "Empty CSV" in str(refusal):
             raise TableEmpty(path, "there are no rows below the header", "Write at least one row") from refusal
-        diagnose_csv(path, names, numeric, delimiter)
+        diagnose_csv(path, names, [name for name in numeric if not spelling.is_text(name)], delimiter)
         raise TableUnreadable(path, f"the file is not valid CSV ({refusal})", "Export it again") from refusal
-    return ArrowFile(path, names, columns.num_rows, columns, delimiter)
+    return ArrowFile(path, names, columns.num_rows, columns, delimiter, spelling=spelling)
 
 
 def csv_header(path: Path, delimiter: str) -> tuple[int, list[str]]:
@@ -389,7 +419,7 @@ def refuse_not_finite(file: TableFile, matrix: NDArray[Any], names: Sequence[str
     raise FeatureNotFinite(
         file.path,
         f"a value is infinite or too large for {matrix.dtype}",
-        "Scale the column, or load it as float64",
+        "Correct it, or leave it empty and declare `preprocess: {missing: median}` on the table",
         column=names[column],
         place=file.place(row),
     )
@@ -407,8 +437,13 @@ def as_text(value: object) -> str:
 _FILL = "Declare how to fill it, such as `preprocess: {missing: median}` on the table, or drop such rows"
 _ENCODE = (
     "Declare `preprocess: {categorical: {columns: [...]}}` on the table, encode the column as numbers, or leave it "
-    f"out: {OTHERS}"
+    f"out: {OTHERS}, or write `exclude: [...]` on the table"
 )
+_DATES = "Declare `preprocess: {dates: {columns: [...]}}` on the table"
+
+
+def _encode(text: str) -> str:
+    return advice(text) or _ENCODE
 
 
 def _csv_lines(path: Path, delimiter: str) -> Iterator[tuple[int, list[str]]]:
@@ -440,14 +475,15 @@ def diagnose_csv(path: Path, names: list[str], numeric: Collection[str], delimit
             )
         for name, field in zip(names, fields, strict=True):
             if name in numeric and field.strip() and not _is_number(field):
-                raise ColumnNotNumeric(path, f"{field[:40]!r} is not a number", _ENCODE, column=name, place=place)
+                problem = f"{field[:40]!r} is not a number"
+                raise ColumnNotNumeric(path, problem, _encode(field), column=name, place=place)
 
 
 def _is_number(field: str) -> bool:
     try:
         float(field)
     except ValueError:
-        return field.strip().lower() in ("na", "n/a", "null", "nan", "#n/a")  # read as missing values
+        return field.strip().lower() in NO_VALUE
     return "_" not in field
 
 

@@ -5,6 +5,7 @@ telling each other anything but a digest. Features become C-contiguous float32 o
 anything that would train silently wrong (missing or duplicate identities, NaN, text, ragged lines) is refused by name.
 """
 
+import functools
 import hashlib
 import re
 import unicodedata
@@ -36,10 +37,14 @@ from parley.tables.files import (
 from parley.tables.identities import ChosenRows, RowChoice
 from parley.tables.places import Place
 from parley.tables.rows import LocalRows
+from parley.tables.spelling import PLAIN, Spelling
 
 ROW_NUMBER = "#row"
 """As `id_column`: identify rows by their position in the file, from 0."""
 
+UNLABELLED = (
+    "Write one, or `unlabelled: drop` on the coordinator's labels and let `parley align` find the rows that have one"
+)
 INTEGER = re.compile(r"0|-?[1-9][0-9]*")
 
 
@@ -102,6 +107,11 @@ class Table:
     def __len__(self) -> int:
         return len(self.ids)
 
+    @functools.cached_property
+    def row_digest(self) -> str:
+        """`id_digest` of the rows; mapped ones know it."""
+        return self.files.id_digest if self.files is not None else id_digest(self.ids)
+
 
 @dataclass(frozen=True, eq=False)
 class Labels:
@@ -154,6 +164,10 @@ class TableRequest:
     """Let values be NaN, for `tables.preprocessing`."""
     only: RowChoice | None = None
     """Keep the rows of an alignment, under their canonical ids."""
+    spelling: Spelling = PLAIN
+    """How numbers and dates are written."""
+    exclude: Sequence[str] = ()
+    """Columns that are no features."""
 
     @property
     def source(self) -> Path | SqlSource | Place:
@@ -164,6 +178,7 @@ class TableRequest:
 def load_table(request: TableRequest) -> Table:
     """Load features, sorted by identity."""
     source, categorical = request.source, request.categorical
+    _refuse_left_out(request)
     file, id_column = open_source(request)
     chosen = chosen_columns(request, file, id_column)
     if not file.rows or not chosen:
@@ -194,21 +209,26 @@ def load_labels(
     classes: Sequence[str] | None = None,
     delimiter: str = ",",
     only: RowChoice | None = None,
+    spelling: Spelling = PLAIN,
+    unlabelled: Literal["refuse", "drop"] = "refuse",
 ) -> Labels:
     """Load labels and their identities from the same formats as features.
 
     `classes`: indices 0 … C − 1. Names and integers are numbered in sorted order (so 0 … C − 1 stay as they are and
     ±1 become 1 and 0), unless `classes` fixes the list, as it must where a file may lack a class. `real`: floats.
+    `unlabelled`: rows without a label are refused, or are as if they were not there.
     """
     request = _labels_request(path, format, id_column, column, delimiter, only)
     file, id_column = open_source(request)
     _refuse_absent(file, () if hasattr(file, "labels") else [column])
+    if unlabelled == "drop":
+        file = _labelled(file, id_column, column)
     if not file.rows:
         raise TableEmpty(request.source, "there are no labels", "Write at least one row")
     texts = [text.strip() if text is not None else "" for text in file.texts(column)]
     ids, order = _sorted_ids(file, id_column)
     if kind == "real":
-        return Labels(ids, _real(file, column, texts)[order], ())
+        return Labels(ids, _real(file, column, texts, spelling)[order], ())
     known, values = _classes(file, column, texts, classes)
     return Labels(ids, values[order], known)
 
@@ -220,10 +240,21 @@ def load_ids(
     *,
     column: str | None = None,
     delimiter: str = ",",
+    unlabelled: Literal["keep", "drop"] = "keep",
 ) -> Texts:
     """The ids of all rows as the file spells them, None where there is none; `column` holds labels, if any."""
     file, id_column = open_source(_labels_request(path, format, id_column, column, delimiter))
+    if unlabelled == "drop" and column is not None:
+        _refuse_absent(file, () if hasattr(file, "labels") else [column])
+        file = _labelled(file, id_column, column)
     return _id_texts(file, id_column)
+
+
+def _labelled(file: TableFile, id_column: str, column: str) -> TableFile:
+    """The rows that have a label."""
+    kept = [row for row, text in enumerate(file.texts(column)) if (text or "").strip() not in ("", "nan", "NaN")]
+    ids = _id_texts(file, id_column)
+    return ChosenRows(file, id_column, [ids[row] or "" for row in kept], np.array(kept, dtype=np.intp))
 
 
 def _labels_request(
@@ -238,12 +269,12 @@ def _labels_request(
     return TableRequest(path, given, id_column, (), column, zero_based=True, delimiter=delimiter, only=only)
 
 
-def id_digest(ids: Iterable[str]) -> str:
+def id_digest(ids: NDArray[np.str_] | Iterable[str]) -> str:
     """Return the SHA-256 of a set of identities: equal digests mean aligned rows.
 
     Identities are sorted first, and each carries its length, so no two sets are written alike.
     """
-    ordered = sorted(map(str, ids))
+    ordered = sorted(ids.tolist() if isinstance(ids, np.ndarray) else ids)
     return sorted_id_digest(len(ordered), [ordered])
 
 
@@ -254,11 +285,6 @@ def sorted_id_digest(count: int, pieces: Iterable[Iterable[str]]) -> str:
         encoded = [identity.encode() for identity in piece]
         digest.update(b"".join(len(identity).to_bytes(4, "big") + identity for identity in encoded))
     return digest.hexdigest()
-
-
-def row_digest(table: Table) -> str:
-    """`id_digest` of a table's rows; one whose rows are mapped knows it."""
-    return table.files.id_digest if table.files is not None else id_digest(table.ids)
 
 
 def standardised(table: Table, scaling: Scaling | None = None) -> Table:
@@ -318,14 +344,17 @@ def _open_all(request: TableRequest) -> tuple[TableFile, str]:
     texts |= {name for name in request.categorical if columns is None or name in columns}
     file: TableFile
     if isinstance(source, SqlSource):
-        file = open_sql(source, texts, columns)
+        file = replace(open_sql(source, texts, columns), spelling=request.spelling)
         refuse_absent_id(source, identity, file.names)
         return file, identity
     if isinstance(source, Place):
-        file = open_place(source, request.format, request.delimiter, texts, columns)
+        file = open_place(source, request.format, request.delimiter, texts, columns, request.spelling, request.exclude)
         refuse_absent_id(source, identity, file.names)
         return file, identity
     kind = table_format(source, request.format)
+    if kind in ("npz", "svmlight") and request.spelling.dates:
+        date = request.spelling.dates[0].column
+        raise ColumnNotText(source, f"{kind} holds no dates", "Leave `preprocess.dates` out", column=date)
     if kind == "npz":
         npz = open_npz(source)
         return npz, request.id_column or ("ids" if "ids" in npz.vectors else ROW_NUMBER)
@@ -335,9 +364,10 @@ def _open_all(request: TableRequest) -> tuple[TableFile, str]:
     if kind == "csv":
         names = csv_header(source, request.delimiter)[1]
         refuse_absent_id(source, identity, names)  # before a word is taken for a feature
-        file = open_csv(source, texts, columns, request.delimiter)
+        wanted = columns if columns is not None or not request.exclude else set(names) - set(request.exclude)
+        file = open_csv(source, texts, wanted, request.delimiter, request.spelling)
     else:
-        file = open_parquet(source, texts, columns)
+        file = replace(open_parquet(source, texts, columns), spelling=request.spelling)
     refuse_absent_id(source, identity, file.names)
     return file, identity
 
@@ -359,11 +389,19 @@ def chosen_columns(request: TableRequest, file: TableFile, id_column: str) -> li
     if request.columns is not None:
         chosen = list(request.columns)
         _refuse_absent(file, chosen)
+        _refuse_left_out(request)
         return chosen
     not_features = {id_column, request.label_column, *(getattr(file, "vectors", ()))} - set(request.categorical)
-    chosen = [name for name in file.names if name not in not_features]
-    _refuse_absent(file, request.categorical)
+    chosen = [name for name in file.names if name not in not_features and name not in request.exclude]
+    _refuse_absent(file, [*request.categorical, *(date.column for date in request.spelling.dates), *request.exclude])
     return chosen
+
+
+def _refuse_left_out(request: TableRequest) -> None:
+    left_out = next((name for name in request.columns or () if name in request.exclude), None)
+    if left_out is not None:
+        problem = "the table's owner leaves this column out (`exclude`)"
+        raise ColumnMissing(request.source, problem, "Choose others in the run's spec", column=left_out)
 
 
 def _refuse_absent(file: TableFile, names: Iterable[str]) -> None:
@@ -416,14 +454,15 @@ def normal(text: str | None) -> str:
     return stripped if stripped.isascii() else unicodedata.normalize("NFC", stripped)
 
 
-def _real(file: TableFile, column: str, texts: Sequence[str]) -> NDArray[np.float64]:
-    values = np.array([_number(text) for text in texts], dtype=np.float64)
+def _real(file: TableFile, column: str, texts: Sequence[str], spelling: Spelling) -> NDArray[np.float64]:
+    read = _number if spelling.plain else spelling.number
+    values = np.array([read(text) for text in texts], dtype=np.float64)
     if not np.isfinite(values).all():
         row = int(np.flatnonzero(~np.isfinite(values))[0])
         raise LabelInvalid(
             file.path,
-            f"{texts[row][:40]!r} is not a finite number",
-            "Fill or drop the row, or load the labels as classes",
+            f"{texts[row][:40]!r} is not a finite number" if texts[row] else "no label",
+            "Correct it, or load the labels as classes" if texts[row] else UNLABELLED,
             column=column,
             place=file.place(row),
         )
@@ -446,7 +485,7 @@ def _classes(
         raise LabelInvalid(
             file.path,
             f"{spelled[bad][:40]!r} is not one of the classes {list(known[:10])}" if spelled[bad] else "no label",
-            "Correct the label, or the list of classes",
+            "Correct the label, or the list of classes" if spelled[bad] else UNLABELLED,
             column=column,
             place=file.place(bad),
         )

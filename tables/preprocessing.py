@@ -19,10 +19,13 @@ from scipy.sparse import csr_matrix, diags_array, issparse
 from parley.tables.errors import OTHERS, FeatureMissing, TableError
 from parley.tables.loading import Table
 from parley.tables.rows import LocalRows, pieces
+from parley.tables.spelling import DateColumn
 
 VERSION = 1
 ROUNDING = 1e-6
 """Slack of a bin's edge, as in `parley.numerics.column_figures`."""
+_MISSING = "=(missing)"
+_ABSENT = "\0absent"  # nor is this
 _UNSEEN = "\0unseen"  # no category: texts from files carry no NUL
 _TOO_MANY = "Group them before, leave the column out, or raise `preprocess.categorical.max_categories`"
 
@@ -43,6 +46,12 @@ class Declared:
     """Categories of columns, where they are fixed rather than learnt from the training rows."""
     max_categories: int = 50
     """Most columns that one column may become; rarer categories share the last of them."""
+    encoding: Literal["one_hot", "hashed"] = "one_hot"
+    """`hashed`: a category sets one of `max_categories` columns that its digest chooses, so that no row teaches any."""
+    dates: tuple[DateColumn, ...] = ()
+    """Columns with dates."""
+    indicators: tuple[str, ...] = ()
+    """Columns beside which another one is 1 where they have no value; of a category, a level of its own."""
     scale: Literal["none", "standard", "minmax", "max_abs"] = "none"
     """How numbers are scaled; a sparse table takes `max_abs`, which keeps its zeros."""
     figures: Mapping[str, tuple[float, float]] | None = None
@@ -51,8 +60,13 @@ class Declared:
     @property
     def learns(self) -> bool:
         """Whether anything of it depends on the table's rows."""
+        return self.missing != "refuse" or self.scale != "none" or bool(self.learnt_categories)
+
+    @property
+    def learnt_categories(self) -> list[str]:
+        """Columns whose categories rows teach."""
         fixed = set(self.categories or {})
-        return self.missing != "refuse" or self.scale != "none" or not set(self.categorical) <= fixed
+        return [] if self.encoding == "hashed" else [name for name in self.categorical if name not in fixed]
 
 
 @dataclass(frozen=True)
@@ -96,6 +110,15 @@ class Categories:
     """Which of them each category sets."""
     unseen: int | None
     """Which of them a category sets that training rows do not have; None leaves all at 0."""
+    hashed: bool = False
+    """Whether the digest of a category chooses which of them it sets."""
+
+    def set_by(self, text: str) -> int | None:
+        """Which of the columns a category sets."""
+        if self.hashed and text not in self.place:
+            digest = hashlib.sha256(text.encode()).digest()
+            return int.from_bytes(digest[:8], "big") % (len(self.outputs) - len(self.place))
+        return self.place.get(text, self.unseen)
 
 
 @dataclass(frozen=True)
@@ -106,6 +129,10 @@ class Fitted:
     categories: tuple[Categories, ...]
     bins: tuple[Binned, ...] = ()
     """Of every output, where values are replaced by what their bin weighs."""
+    dates: tuple[DateColumn, ...] = ()
+    """Those of the numbers that are dates."""
+    indicators: tuple[str, ...] = ()
+    """Those of the numbers beside which another column says where they are missing."""
 
     @property
     def inputs(self) -> list[str]:
@@ -115,7 +142,12 @@ class Fitted:
     @property
     def outputs(self) -> list[str]:
         """Columns that a run then sees."""
-        return [entry.column for entry in self.numbers] + [name for entry in self.categories for name in entry.outputs]
+        return [
+            *(entry.column for entry in self.numbers),
+            *(name for date in self.dates for name in date.outputs),
+            *(f"{column}{_MISSING}" for column in self.indicators),
+            *(name for entry in self.categories for name in entry.outputs),
+        ]
 
     @property
     def fills(self) -> bool:
@@ -141,7 +173,9 @@ class Fitted:
                 raise PreprocessingInvalid("preprocessing", f"it is of version {read['version']}", "Train a new run")
             encoded = [Categories(**{**entry, "outputs": tuple(entry["outputs"])}) for entry in read["categories"]]
             bins = [Binned(e["column"], tuple(e["edges"]), tuple(e["values"])) for e in read.get("bins", ())]
-            return cls(tuple(Numbers(**entry) for entry in read["numbers"]), tuple(encoded), tuple(bins))
+            dates = [DateColumn(**{**entry, "cycles": tuple(entry["cycles"])}) for entry in read.get("dates", ())]
+            numbers = tuple(Numbers(**entry) for entry in read["numbers"])
+            return cls(numbers, tuple(encoded), tuple(bins), tuple(dates), tuple(read.get("indicators", ())))
         except (KeyError, TypeError, json.JSONDecodeError, UnicodeDecodeError) as damage:
             raise PreprocessingInvalid("preprocessing", f"the file is damaged ({damage})", "Train a new run") from None
 
@@ -161,7 +195,8 @@ def fit(declared: Declared, table: Table, rows: NDArray[np.int64]) -> Fitted:
         for column, fill, shift, scale in zip(table.columns, fills, shifts, scales, strict=True)
     ]
     encoded = [_categories(declared, table, column, texts[rows]) for column, texts in table.texts.items()]
-    return Fitted(tuple(numbers), tuple(encoded))
+    dates = tuple(date for date in declared.dates if date.column in table.columns)
+    return Fitted(tuple(numbers), tuple(encoded), (), dates, _indicators(declared, table))
 
 
 def apply(fitted: Fitted, table: Table) -> Table:
@@ -178,7 +213,7 @@ def apply(fitted: Fitted, table: Table) -> Table:
     def made(rows: slice) -> NDArray[Any]:
         piece, at = _piece(table, rows), rows.start or 0
         filled = _filled(fitted, piece, at)
-        encoded = [_one_hot(entry, piece, at) for entry in fitted.categories]
+        encoded = [*_beside(fitted, piece), *(_one_hot(entry, piece, at) for entry in fitted.categories)]
         if fitted.bins:
             return _in_bins(fitted.bins, np.concatenate([filled, *encoded], axis=1))
         blocks = [(filled - shifts) / scales, *encoded]
@@ -190,6 +225,24 @@ def apply(fitted: Fitted, table: Table) -> Table:
         name = "preprocessed-" + hashlib.sha256(fitted.to_json()).hexdigest()[:16]
         features = table.files.derived(name, len(table), len(columns), made)
     return replace(table, features=features, columns=columns, texts={}, fitted=fitted, missing=_missing(table))
+
+
+def _beside(fitted: Fitted, table: Table) -> list[NDArray[np.float64]]:
+    """Columns of cycles, and those that say where a value is missing."""
+    features = np.asarray(table.features, dtype=np.float64)
+    place = {column: index for index, column in enumerate(table.columns)}
+    cycles = [date.turned(features[:, place[date.column]]) for date in fitted.dates]
+    absent = np.isnan(features[:, [place[column] for column in fitted.indicators]])
+    return [*cycles, absent.astype(np.float64)]
+
+
+def _indicators(declared: Declared, table: Table) -> tuple[str, ...]:
+    """Numeric columns whose gaps are told."""
+    if declared.indicators and declared.missing == "refuse":
+        remedy = "Declare how to fill it too, such as `preprocess: {missing: median}`"
+        problem = "`indicators` names it, but missing values are refused"
+        raise PreprocessingInvalid(table.name, problem, remedy, column=declared.indicators[0])
+    return tuple(column for column in declared.indicators if column in table.columns)
 
 
 def _piece(table: Table, rows: slice) -> Table:
@@ -276,11 +329,29 @@ def _scaling(declared: Declared, features: Any, rows: NDArray[np.int64], fills: 
     for shard in LocalRows(features, np.float64).shards(rows):
         scaler.partial_fit(np.where(np.isnan(shard), fills, shard))
     if declared.scale == "standard":
-        return scaler.mean_, scaler.scale_
+        return _far_from_zero(LocalRows(features, np.float64), rows, fills, scaler)
     if declared.scale == "minmax":
         # scikit-learn's range is 1 for a constant column, as its own transform has it.
         return scaler.data_min_, 1 / scaler.scale_
     return np.zeros(width), scaler.scale_
+
+
+def _far_from_zero(local: LocalRows, rows: NDArray[np.int64], fills: NDArray[np.float64], scaler: Any) -> Any:
+    """Means and deviations, where scikit-learn takes a column for constant whose values are large and differ little."""
+    means, scales, doubtful = scaler.mean_.copy(), scaler.scale_.copy(), scaler.scale_ == 1.0
+    if not doubtful.any() or not len(rows):
+        return means, scales
+    first = np.where(np.isnan(local[rows[:1]]), fills, local[rows[:1]])[0]
+
+    def sums(shard: NDArray[np.float64]) -> NDArray[np.float64]:
+        away = np.where(np.isnan(shard), fills, shard) - first
+        return np.stack([away.sum(axis=0), np.square(away).sum(axis=0)])
+
+    total, squares = local.fold(sums, rows) / len(rows)
+    deviation = np.sqrt(np.maximum(squares - total**2, 0.0))
+    means[doubtful] = (first + total)[doubtful]
+    scales[doubtful] = np.where(deviation > 0, deviation, 1.0)[doubtful]
+    return means, scales
 
 
 def _public(declared: Declared, table: Table, shifts: Any, scales: Any) -> tuple[Any, Any]:
@@ -304,6 +375,13 @@ def _categories(declared: Declared, table: Table, column: str, texts: NDArray[np
             table.name, "no training row has a value", f"Leave the column out: {OTHERS}", column=column
         )
     frequent = SimpleImputer(strategy="most_frequent", missing_values=None).fit(texts.reshape(-1, 1))
+    filled = None if declared.missing == "refuse" else str(frequent.statistics_[0])
+    if column in declared.indicators:
+        filled = _ABSENT
+    if declared.encoding == "hashed":
+        outputs = [f"{column}#{number}" for number in range(declared.max_categories)]
+        told = {_ABSENT: len(outputs)} if filled == _ABSENT else {}
+        return Categories(column, filled, (*outputs, *(f"{column}{_MISSING}" for _ in told)), told, None, hashed=True)
     fixed = (declared.categories or {}).get(column)
     if fixed is not None and len(fixed) > declared.max_categories:
         raise PreprocessingInvalid(table.name, f"{len(fixed)} categories are declared", _TOO_MANY, column=column)
@@ -319,14 +397,13 @@ def _categories(declared: Declared, table: Table, column: str, texts: NDArray[np
         warnings.simplefilter("ignore", UserWarning)
         codes = encoder.transform(np.array(every, dtype=object).reshape(-1, 1))
     sets = [int(np.argmax(code)) if code.any() else None for code in codes]
-    outputs = [name.removeprefix("x0_") for name in encoder.get_feature_names_out()]
-    return Categories(
-        column,
-        None if declared.missing == "refuse" else str(frequent.statistics_[0]),
-        tuple(f"{column}={'(other)' if name == 'infrequent_sklearn' else name}" for name in outputs),
-        {text: place for text, place in zip(every[:-1], sets[:-1], strict=True) if place is not None},
-        sets[-1],
-    )
+    names = [name.removeprefix("x0_") for name in encoder.get_feature_names_out()]
+    outputs = [f"{column}={'(other)' if name == 'infrequent_sklearn' else name}" for name in names]
+    place: dict[str | None, int] = {text: at for text, at in zip(every[:-1], sets[:-1], strict=True) if at is not None}
+    if filled == _ABSENT:
+        place[_ABSENT] = len(outputs)
+        outputs.append(f"{column}{_MISSING}")
+    return Categories(column, filled, tuple(outputs), place, sets[-1])
 
 
 def _filled(fitted: Fitted, table: Table, first: int) -> NDArray[np.float64]:
@@ -348,9 +425,9 @@ def _one_hot(entry: Categories, table: Table, first: int) -> NDArray[np.float64]
             _refuse_missing(table, entry.column, first + int(absent[0]))
     spelled = [entry.fill if text is None else str(text) for text in texts]
     nowhere = len(entry.outputs)  # a column of its own, which is cut off
-    unseen = nowhere if entry.unseen is None else entry.unseen
+    known = {text: entry.set_by(text) for text in set(spelled)}
     encoded = np.zeros((len(texts), nowhere + 1))
-    encoded[np.arange(len(texts)), [entry.place.get(text, unseen) for text in spelled]] = 1.0
+    encoded[np.arange(len(texts)), [nowhere if known[text] is None else known[text] for text in spelled]] = 1.0
     return encoded[:, :nowhere]
 
 

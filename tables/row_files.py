@@ -12,7 +12,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -43,6 +43,7 @@ from parley.tables.loading import (
 )
 from parley.tables.places import Place
 from parley.tables.rows import pieces
+from parley.tables.spelling import PLAIN
 
 DIRECTORY = "rows"
 FEATURES, IDS, CODES, FACTS = "features.f32", "ids.u4", "codes.i4", "facts.json"
@@ -118,7 +119,7 @@ def load_mapped(request: TableRequest, workspace: Workspace) -> Table:
     place = _place(request)
     if place is None:
         return load_table(request)
-    batches = open_batches(place, request.format, request.delimiter)
+    batches = open_batches(place, request.format, request.delimiter, request.spelling)
     identity = request.id_column or "id"
     refuse_absent_id(place, identity, batches.names)
     header = ArrowFile(place, batches.names, 0, pa.table({}), None)
@@ -148,6 +149,7 @@ def _key(request: TableRequest, batches: Batches, numeric: Sequence[str], catego
     only = request.only
     chosen = None if only is None else [hashlib.sha256("\0".join(only.ids).encode()).hexdigest(), only.duplicates]
     facts = [batches.files.digest, request.id_column, numeric, categorical, request.missing, request.delimiter, chosen]
+    facts += [] if request.spelling == PLAIN else [asdict(request.spelling)]
     return hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:32]
 
 
@@ -287,7 +289,8 @@ class _Build:
     def _encoded(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Identity, place and one string of bytes for each row: float32 features, then numbers of categories."""
         count = batch.num_rows
-        file = ArrowFile(self._source, batch.schema.names, count, pa.Table.from_batches([batch]), None, self._rows)
+        table, spelling = pa.Table.from_batches([batch]), self.request.spelling
+        file = ArrowFile(self._source, batch.schema.names, count, table, None, self._rows, spelling)
         ids = self._ids(file, count)
         body = np.empty((count, self._words), dtype="<u4")
         features = file.numbers(self.numeric, np.float32, missing=self.request.missing)

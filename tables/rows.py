@@ -1,11 +1,12 @@
 """One interface over rows, wherever they lie: row-wise work, and sums over rows in an order of their own.
 
 Rows are worked on in shards of `SHARD_ROWS`, counted from the first; sums are added shard after shard. So what comes
-out depends on the rows and on the size of a shard, and not on how much of them was in memory.
+out depends on the rows and on the size of a shard, and not on how much of them was in memory. `ShardedRows` cuts the
+table instead, into a number of shards that several machines can hold: what comes out depends on that number.
 """
 
-from collections.abc import Callable, Iterator
-from typing import Any, Protocol
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, Literal, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
@@ -22,12 +23,15 @@ def pieces(rows: int, shard: int = SHARD_ROWS) -> Iterator[slice]:
 
 
 class Rows(Protocol):
-    """What party code asks of rows."""
+    """What party code asks of rows.
 
-    def map(self, function: Callable[[Array], Array], rows: NDArray[np.int64] | None = None) -> Array:
+    Arrays `beside` have an entry for each of these rows; a function gets those of the rows that it is given.
+    """
+
+    def map(self, function: Callable[..., Array], rows: NDArray[np.int64] | None = None, *beside: Array) -> Array:
         """What a row-wise function makes of these rows (all if None), one below the other."""
 
-    def fold(self, function: Callable[[Array], Any], rows: NDArray[np.int64] | None = None) -> Any:
+    def fold(self, function: Callable[..., Any], rows: NDArray[np.int64] | None = None, *beside: Array) -> Any:
         """The sum of what a function makes of each shard of these rows."""
 
 
@@ -64,16 +68,84 @@ class LocalRows:
         for piece in pieces(len(self) if rows is None else len(rows), self._shard):
             yield self[piece if rows is None else rows[piece]]
 
-    def map(self, function: Callable[[Array], Array], rows: NDArray[np.int64] | None = None) -> Array:
+    def map(self, function: Callable[..., Array], rows: NDArray[np.int64] | None = None, *beside: Array) -> Array:
         """What a row-wise function makes of these rows, one below the other."""
-        return np.concatenate([function(shard) for shard in self.shards(rows)])
+        made = list(self._each(function, rows, beside))
+        return made[0] if len(made) == 1 else np.concatenate(made)
 
-    def fold(self, function: Callable[[Array], Any], rows: NDArray[np.int64] | None = None) -> Any:
+    def fold(self, function: Callable[..., Any], rows: NDArray[np.int64] | None = None, *beside: Array) -> Any:
         """The sum of what a function makes of each shard of these rows."""
-        total = None
-        for shard in self.shards(rows):
-            part = function(shard)
-            total = part if total is None else total + part
-        if total is None:
-            raise ValueError("there are no rows to sum over")
-        return total
+        return _summed(self._each(function, rows, beside))
+
+    def _each(
+        self, function: Callable[..., Any], rows: NDArray[np.int64] | None, beside: Sequence[Array]
+    ) -> Iterator[Any]:
+        count = len(self) if rows is None else len(rows)
+        for piece, shard in zip(pieces(count, self._shard), self.shards(rows), strict=True):
+            yield function(shard, *(each[piece] for each in beside))
+
+
+class Part(NamedTuple):
+    """The rows of a batch that one shard holds."""
+
+    shard: int
+    places: NDArray[np.int64]
+    """Where they stand in the batch."""
+    rows: NDArray[np.int64]
+    """Where they stand in the shard."""
+    beside: tuple[Array, ...]
+
+
+class ShardedRows(LocalRows):
+    """Rows in a number of shards of nearly the same size, by their places in the table."""
+
+    def __init__(self, values: Any, dtype: DTypeLike | None = None, *, shards: int, ones: bool = False) -> None:
+        super().__init__(values, dtype, ones=ones)
+        self._bounds = np.linspace(0, len(values), shards + 1).astype(np.int64)
+
+    def shard(self, index: int) -> LocalRows:
+        """One of the shards."""
+        return LocalRows(self._values[self._bounds[index] : self._bounds[index + 1]], self.dtype, ones=self._ones)
+
+    def map(self, function: Callable[..., Array], rows: NDArray[np.int64] | None = None, *beside: Array) -> Array:
+        """What a row-wise function makes of these rows, in their order."""
+        parts = self._parts(rows, beside)
+        made = self._work("map", function, parts)
+        count = sum(len(part.rows) for part in parts)
+        result = np.empty((count, *made[0].shape[1:]), made[0].dtype)
+        for part, values in zip(parts, made, strict=True):
+            result[part.places] = values
+        return result
+
+    def fold(self, function: Callable[..., Any], rows: NDArray[np.int64] | None = None, *beside: Array) -> Any:
+        """The sum of what a function makes of these rows of each shard, shard after shard."""
+        return _summed(self._work("fold", function, self._parts(rows, beside)))
+
+    def _parts(self, rows: NDArray[np.int64] | None, beside: Sequence[Array]) -> list[Part]:
+        """These rows, shard by shard; within a shard in the order in which they came."""
+        chosen = np.arange(len(self)) if rows is None else rows
+        if not len(chosen):
+            raise ValueError("there are no rows to work on")
+        if chosen.min() < 0 or chosen.max() >= len(self):
+            raise IndexError(f"rows are counted from 0 to {len(self) - 1}")
+        shards = np.searchsorted(self._bounds, chosen, side="right") - 1
+        order = np.argsort(shards, kind="stable")
+        found, starts = np.unique(shards[order], return_index=True)
+        groups = np.split(order, starts[1:])
+        return [
+            Part(int(shard), places, chosen[places] - self._bounds[shard], tuple(each[places] for each in beside))
+            for shard, places in zip(found, groups, strict=True)
+        ]
+
+    def _work(self, kind: Literal["map", "fold"], function: Callable[..., Any], parts: list[Part]) -> list[Any]:
+        """What the shards make of their parts, in their order."""
+        return [getattr(self.shard(part.shard), kind)(function, part.rows, *part.beside) for part in parts]
+
+
+def _summed(parts: Iterable[Any]) -> Any:
+    total = None
+    for part in parts:
+        total = part if total is None else total + part
+    if total is None:
+        raise ValueError("there are no rows to sum over")
+    return total

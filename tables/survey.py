@@ -5,7 +5,7 @@ prediction or an alignment can work with them. What nobody can work with is refu
 """
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -31,10 +31,10 @@ from parley.tables.files import (
 from parley.tables.loading import ROW_NUMBER, TableRequest, open_source, refuse_absent_id
 from parley.tables.places import Place
 from parley.tables.row_files import CountedTexts, Workspace
+from parley.tables.spelling import NO_VALUE, ValueUnreadable
 
 BLOCK_BYTES = 4 << 20
 BATCH_ROWS = 1 << 16
-_NO_VALUE = ["", "na", "n/a", "null", "nan", "#n/a"]
 _COLUMN = re.compile(r"In CSV column #(\d+)")
 Progress = Callable[[float], None]
 """Is called with the share of the table that has been read."""
@@ -62,10 +62,10 @@ def survey(request: TableRequest, progress: Progress = lambda _: None, workspace
     Raises:
         TableError: if nobody could load it, whatever is declared.
     """
-    source, label = request.source, request.label_column
+    source = request.source
     if isinstance(source, Place):
         batches = open_batches(source, request.format, request.delimiter)
-        tally = _Tally(source, request.id_column or "id", {label}, workspace)
+        tally = _Tally(request, request.id_column or "id", workspace=workspace)
         tally.names = batches.names
         refuse_absent_id(source, tally.identity, tally.names)
         for batch in batches.read(tally.names if batches.files.kind == "csv" else (), None):
@@ -75,11 +75,11 @@ def survey(request: TableRequest, progress: Progress = lambda _: None, workspace
     if isinstance(source, SqlSource) or kind in ("npz", "svmlight"):
         file, identity = open_source(request)
         vectors = getattr(file, "vectors", {})
-        tally = _Tally(source, identity, {label, *vectors})
+        tally = _Tally(request, identity, vectors)
         tally.names = file.names
         tally.add(_columns(file, tally.features, identity), file.rows)
     else:
-        tally = _Tally(source, request.id_column or "id", {label}, workspace)
+        tally = _Tally(request, request.id_column or "id", workspace=workspace)
         for batch, share in _batches(source, kind, request.delimiter, tally):
             tally.add({name: batch.column(name) for name in batch.schema.names}, batch.num_rows)
             progress(share)
@@ -89,8 +89,12 @@ def survey(request: TableRequest, progress: Progress = lambda _: None, workspace
 class _Tally:
     """What the batches so far have shown."""
 
-    def __init__(self, source: Any, identity: str, others: set[str | None], workspace: Workspace | None = None) -> None:
-        self._source, self.identity, self._others, self._workspace = source, identity, others, workspace
+    def __init__(
+        self, request: TableRequest, identity: str, vectors: Iterable[str] = (), workspace: Workspace | None = None
+    ) -> None:
+        self._source, self.identity, self._workspace = request.source, identity, workspace
+        self._others = {request.label_column, *request.exclude, *vectors}
+        self.spelling = request.spelling
         self.names: Sequence[str] = ()
         self._rows = 0
         self._ids: list[Any] = []
@@ -117,6 +121,7 @@ class _Tally:
             self._inspect(name, columns[name])
 
     def _inspect(self, name: str, column: Any) -> None:
+        column = self._understood(name, column)
         if not _is_numeric(column.type):
             self._words.add(name)
             blank = column.null_count
@@ -130,6 +135,20 @@ class _Tally:
         nan = pa.types.is_floating(column.type) and pc.any(pc.is_nan(column)).as_py()
         if column.null_count or nan:
             self._missing.add(name)
+
+    def _understood(self, name: str, column: Any) -> Any:
+        """A column as numbers where its owner says how they, or dates, are written, and they are."""
+        kind, date = column.type, self.spelling.date(name)
+        if pa.types.is_dictionary(kind):
+            return self._understood(name, column.cast(kind.value_type))
+        try:
+            if date is not None:
+                return pa.array(date.days(column), from_pandas=True)
+            if not self.spelling.plain and pa.types.is_string(kind):
+                return self.spelling.numbers(column)
+        except (ValueUnreadable, TypeError):
+            return column
+        return column
 
     def restart(self) -> None:
         """The rows so far come again."""
@@ -168,7 +187,7 @@ def _as_numbers(column: pa.Array) -> pa.Array:
     if not pa.types.is_string(column.type):
         return column
     texts = pc.utf8_trim_whitespace(column)
-    known = pc.if_else(pc.is_in(pc.utf8_lower(texts), pa.array(_NO_VALUE)), pa.scalar(None, pa.string()), texts)
+    known = pc.if_else(pc.is_in(pc.utf8_lower(texts), pa.array(NO_VALUE)), pa.scalar(None, pa.string()), texts)
     try:
         return known.cast(pa.float64())
     except pa.ArrowInvalid:
@@ -176,7 +195,7 @@ def _as_numbers(column: pa.Array) -> pa.Array:
 
 
 def _is_numeric(kind: pa.DataType) -> bool:
-    numbers = (pa.types.is_integer, pa.types.is_floating, pa.types.is_boolean, pa.types.is_null)
+    numbers = (pa.types.is_integer, pa.types.is_floating, pa.types.is_boolean, pa.types.is_null, pa.types.is_decimal)
     return any(is_kind(kind) for is_kind in numbers)
 
 
@@ -200,6 +219,7 @@ def _batches(path: Path, kind: str, delimiter: str, tally: _Tally) -> Iterator[t
     skipped, tally.names = csv_header(path, delimiter)
     refuse_absent_id(path, tally.identity, tally.names)
     texts = {tally.identity, *(name for name in tally.names if name not in tally.features)}
+    texts |= {name for name in tally.names if tally.spelling.is_text(name)}
     while True:
         try:
             yield from _csv(path, skipped, delimiter, tally.names, texts)

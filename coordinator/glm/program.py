@@ -124,7 +124,7 @@ def foretell(spec: RunSpec, access: LabelAccess, widths: Widths) -> Forecast | N
     solution = 8 * (mixed + 1)
     trips = [Trips(1, 0.0, count * mixed, 8) for count in glm.design_parts(len(rows.trained), mixed)]
     if settings.penalty.strength:
-        trips.append(Trips(1, 0.0, mixed**2, 8))
+        trips.append(Trips(1, 0.0, 2 * mixed**2, 8))
     else:
         solution += 8 * (mixed + 1) ** 2  # with how sure it is
     ends = [Trips(1, keeps=True)] if due(1, spec.checkpoint_every) else []

@@ -22,7 +22,7 @@ from parley.numerics.arrays import Array, Vector
 from parley.numerics.generalised_linear import Family, Fit, NoSolution, Quadratic, fit
 from parley.numerics.limbs import from_limbs
 from parley.privacy.evaluations import Evaluation
-from parley.protocols.glm.messages import SHRINK_TAIL, GlmRound, Solution, columns_of
+from parley.protocols.glm.messages import PENALTY_UNIT, SHRINK_TAIL, GlmRound, Solution, columns_of
 from parley.protocols.glm.settings import GlmSpec
 from parley.spec.rows import Rows, RowSets
 
@@ -115,7 +115,8 @@ def scored(family: Family, settings: GlmSpec, eta: Vector) -> Array:
 def _solution(problem: Problem, observe: Observer) -> Rounds:
     mixed = yield from _design(len(problem.rows.trained))
     if problem.settings.penalty.strength:
-        weights = finite((yield GlmRound("penalty"))).reshape(mixed.shape[1], -1)
+        high, low = np.split(finite((yield GlmRound("penalty"))), 2)
+        weights = PENALTY_UNIT * from_limbs(high, low).reshape(mixed.shape[1], -1)
         reduced = reduce(mixed, penalised=True)
         solution, found = yield from _penalised(problem, reduced, weights)
     else:

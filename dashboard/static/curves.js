@@ -1,7 +1,7 @@
 // Live curves with uPlot: drawn at most once a frame, read by pointer or keys, as text and as a table.
 import { el, number, table, update } from "./page.js";
 
-const TOTALS = new Set(["rounds", "bytes", "label releases", "seconds"]);
+const TOTALS = new Set(["rounds", "bytes", "label releases", "seconds", "test threshold"]);
 const COLOURS = 6;
 const MOST_ROWS = 200;
 const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();

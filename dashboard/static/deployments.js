@@ -6,7 +6,7 @@ const HEALTH = { SERVING: "up", OPENING: "odd", REFUSED: "down" };
 export function deployments(main, leaving) {
   const place = el("section", { class: "panel" }, el("p", { class: "empty" }, "Loading …"));
   main.append(el("div", { class: "title" }, el("h1", {}, "Deployments")), place,
-    el("p", { class: "soft small" }, "Rows and sums since this coordinator started; requests that come together are summed together. Other programs ask at ",
+    el("p", { class: "soft small" }, "Rows and sums of the version that answers, since it was opened; requests that come together are summed together. Other programs ask at ",
       el("code", {}, "/api/deployments/NAME/predictions"), ", as ", el("a", { href: "/api/openapi.json" }, "/api/openapi.json"), " says."));
   every(5, leaving, async () => {
     const found = await ask("/api/deployments");

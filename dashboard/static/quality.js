@@ -5,7 +5,7 @@ const AXES = { roc: ["ROC", "false positives", "true positives"], precision: ["P
   calibration: ["Calibration", "predicted", "observed"] };
 const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 
-export const isDetail = (name) => name.includes("/");
+export const isDetail = (name) => name.includes("/") || name === "test threshold"; // no figure to follow over steps
 
 // The parts of the details of held-out rows, by what they are about: [[rest of the name …], value].
 function under(metrics, first) {
@@ -30,13 +30,31 @@ export function curvesOf(metrics) {
   return { roc, precision, calibration: rising.map((band) => [band.mean, band.positives / band.rows]) };
 }
 
+// By chance alone, or as sure as it should be: what a curve is compared with.
+function diagonal(plot) {
+  const { ctx, bbox } = plot;
+  ctx.save();
+  ctx.strokeStyle = colour("--soft");
+  ctx.setLineDash([6, 6]);
+  ctx.beginPath();
+  ctx.moveTo(bbox.left, plot.valToPos(0, "y", true));
+  ctx.lineTo(bbox.left + bbox.width, plot.valToPos(1, "y", true));
+  ctx.stroke();
+  ctx.restore();
+}
+
 export class Quality {
   constructor() {
     this.tables = el("div");
-    this.charts = el("div", { class: "columns" });
+    this.charts = el("div", { class: "columns three" });
     this.panel = el("section", { class: "panel", id: "quality", hidden: true }, el("h2", {}, "Held-out rows"), this.tables, this.charts);
     this.shown = "";
     this.plots = [];
+    this.watcher = new ResizeObserver(() => this.fit());
+    this.watcher.observe(this.charts);
+    this.scheme = matchMedia("(prefers-color-scheme: dark)");
+    this.recolour = () => this.draw(this.curves);
+    this.scheme.addEventListener("change", this.recolour);
   }
 
   show(metrics) {
@@ -51,17 +69,18 @@ export class Quality {
     const rate = (name, what) => classes.find(([[w, ...n]]) => w === what && n.join("/") === name)?.[1];
     const ends = details.filter(([name]) => name.endsWith("/low")).map(([name, low]) => [name.slice(5, -4), low, metrics[name.replace(/low$/, "high")]]);
     update(this.tables,
-      confusion.length && [el("h3", {}, metrics["test threshold"] === undefined ? "Confusion matrix" : `Confusion matrix above ${number(metrics["test threshold"])}`),
+      confusion.length > 0 && [el("h3", {}, metrics["test threshold"] === undefined ? "Confusion matrix" : `Confusion matrix above ${number(metrics["test threshold"])}`),
         table([["class", ""], ...taken.map((name) => [`taken for ${name}`, "number"])],
           truths.map((truth) => [truth, ...taken.map((predicted) => number(count(truth, predicted)))]), "Confusion matrix")],
-      classes.length && [el("h3", {}, "Classes"), table([["class", ""], ...whats.map((what) => [what, "number"])],
+      classes.length > 0 && [el("h3", {}, "Classes"), table([["class", ""], ...whats.map((what) => [what, "number"])],
         [...new Set(classes.map(([[, ...name]]) => name.join("/")))].map((name) => [name, ...whats.map((what) => number(rate(name, what)))]), "Classes")],
-      ends.length && [el("h3", {}, "95 % intervals"), table([["figure", ""], ["from", "number"], ["to", "number"]],
+      ends.length > 0 && [el("h3", {}, "95 % intervals"), table([["figure", ""], ["from", "number"], ["to", "number"]],
         ends.map(([name, low, high]) => [name, number(low), number(high)]), "Intervals by bootstrap")]);
     this.draw(curvesOf(metrics));
   }
 
   draw(curves) {
+    this.curves = curves;
     for (const plot of this.plots) plot.destroy();
     this.plots = [];
     this.charts.replaceChildren();
@@ -72,17 +91,27 @@ export class Quality {
         "aria-label": `${title}: ${points.map(([a, b]) => `${x} ${number(a)}, ${y} ${number(b)}`).join("; ")}` });
       this.charts.append(el("div", {}, el("h3", {}, title), place));
       const axis = { stroke: colour("--soft"), grid: { stroke: colour("--grid"), width: 1 }, ticks: { show: false }, font: "12px system-ui", labelSize: 16 };
-      const scale = kind === "calibration" ? {} : { range: [0, 1] };
       const rising = [...points].sort((a, b) => a[0] - b[0]);
       this.plots.push(new uPlot({
-        width: place.clientWidth || 260, height: 220, legend: { show: false }, scales: { x: { time: false, ...scale }, y: scale },
+        width: place.clientWidth || 260, height: 220, legend: { show: false }, cursor: { show: false },
+        scales: { x: { time: false, range: [0, 1] }, y: { range: [-0.02, 1.02] } },
         axes: [{ ...axis, size: 28, label: x }, { ...axis, size: 46, label: y }],
         series: [{}, { label: y, stroke: colour("--curve-1"), width: 2, points: { show: true, size: 5 } }],
+        hooks: { drawAxes: kind === "precision" ? [] : [diagonal] },
       }, [rising.map((p) => p[0]), rising.map((p) => p[1])], place));
     }
   }
 
+  fit() {
+    for (const plot of this.plots) {
+      const width = plot.root.parentElement?.clientWidth;
+      if (width && width !== plot.width) plot.setSize({ width, height: plot.height });
+    }
+  }
+
   close() {
+    this.watcher.disconnect();
+    this.scheme.removeEventListener("change", this.recolour);
     for (const plot of this.plots) plot.destroy();
   }
 }

@@ -88,6 +88,7 @@ export async function run(main, leaving, id) {
         el("a", { class: "button", href: `/runs/${encodeURIComponent(id)}/card`, target: "_blank", rel: "noopener" }, "Model card")),
       el("p", { class: "soft small" }, `${state.algorithm} with ${state.parties.join(", ")} · started ${day(state.created)}` +
         (state.started_by ? ` by ${state.started_by}` : "") + (state.attempt > 1 ? ` · attempt ${state.attempt}` : "") +
+        (state.protocol ? ` · protocol ${state.protocol}` : "") +
         (state.queue_position ? ` · number ${state.queue_position} in the queue` : "")),
       el("progress", { max: state.steps || 1, value: state.step, "aria-label": `step ${state.step} of ${state.steps}` }),
       tags,

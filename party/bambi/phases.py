@@ -84,11 +84,11 @@ class UpperAsked(NamedTuple):
     k: int
     lower: Descended | Linearised | Ready
     s: Tensor
-    """s_m of the upper batch, with its graph to x."""
+    """s_m of the upper batch, with its graph to x; without one where its features lie in shards."""
     weights: Tensor
     """x as the graph's leaf."""
-    a: Tensor
-    """The features of the batch."""
+    rows: Array
+    """The rows of the batch."""
 
 
 class Differentiated(NamedTuple):

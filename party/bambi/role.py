@@ -191,11 +191,21 @@ def model_of(opened: Opened) -> EmbeddingModel:
 
 def features_of(opened: Opened) -> Array | LocalRows:
     """The party's features, with a column of ones where it carries the intercept."""
-    ones = _has_intercept(opened) and not opened.spec.settings(BambiSpec).embeds
+    settings = opened.spec.settings(BambiSpec)
+    ones = _has_intercept(opened) and not settings.embeds
+    if opened.engine is not None and _runs_in_shards(opened):
+        return opened.engine.rows(opened.table.features, opened.spec.dtype)
     if opened.table.files is not None:
         return LocalRows(opened.table.features, opened.spec.dtype, ones=ones)
     features = np.ascontiguousarray(opened.table.features, dtype=opened.spec.dtype)
     return np.append(features, np.ones_like(features[:, :1]), axis=1) if ones else features
+
+
+def _runs_in_shards(opened: Opened) -> bool:
+    """Whether the work on rows pays elsewhere: a network of Parley's own, which every machine of a cluster has."""
+    train = opened.spec.settings(BambiSpec)
+    network = train.own is None and train.embeds and train.model.kind in ("linear", "mlp", "cnn")
+    return network and train.hypergradient != "local" and opened.spec.privacy.features.kind == "none"
 
 
 def _has_intercept(opened: Opened) -> bool:

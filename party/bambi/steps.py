@@ -28,6 +28,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+import parley.party.bambi.shard_work as shards
 from parley.numerics.arrays import Array, Vector
 from parley.numerics.limbs import to_limbs
 from parley.numerics.losses import clean_loss
@@ -71,7 +72,7 @@ from parley.protocols.bambi.messages import (
 )
 from parley.protocols.bambi.settings import BambiSpec
 from parley.spec.rows import RowSets
-from parley.tables.rows import LocalRows
+from parley.tables.rows import LocalRows, ShardedRows
 
 READY = Ready()
 
@@ -91,6 +92,7 @@ class Block:
     settings: BambiSpec
     model: EmbeddingModel
     features: Array | LocalRows
+    """`ShardedRows` where an engine works on them."""
     rows: RowSets
     seed: int
     index: int
@@ -215,8 +217,7 @@ def contribute(block: Block, state: State, ask: Ask) -> tuple[State, Vector]:
         case RowsForward(rows=name, first=first, count=count):
             span = slice(first, first + count)
             rows = span if name == "all" else getattr(block.rows, name)[span]
-            h = predict(block.model, state.x, state.y, block.features[rows], block.has_direct_term)
-            h = reduced(h, block.columns)
+            h = reduced(_logits(block, state, rows), block.columns)
             if block.noised is not None:
                 model = model_digest(state.x.numpy(), state.y)
                 return state._replace(phase=READY), block.noised.looked_at(h, name, first, model)
@@ -227,6 +228,12 @@ def contribute(block: Block, state: State, ask: Ask) -> tuple[State, Vector]:
 def sums_of_row(state: State) -> int:
     """How many sums of each row the last contribution holds: one for every trajectory."""
     return len(state.phase.trajectories) if isinstance(state.phase, DescentAsked) else 1
+
+
+def _logits(block: Block, state: State, rows: Array | slice) -> Array:
+    if isinstance(block.features, ShardedRows):
+        return shards.predict(block.features, block.model, state.x, state.y, rows)
+    return predict(block.model, state.x, state.y, block.features[rows], block.has_direct_term)
 
 
 def predict(model: EmbeddingModel, x: Tensor, y: Array, features: Array, embeds: bool) -> Array:
@@ -295,7 +302,10 @@ def _embedded(block: Block, points: Tensor, ask: LowerForward) -> Embedded:
 
 def _lower_embedding(block: Block, points: Tensor, ask: LowerForward) -> Array:
     """s_m of the batch of a lower round, at one point or at a stack of them."""
-    a = block.features.take(lower_rows(block.settings, block.rows, block.seed, ask.k, ask.t), axis=0)
+    rows = lower_rows(block.settings, block.rows, block.seed, ask.k, ask.t)
+    if isinstance(block.features, ShardedRows):
+        return shards.embed(block.features, block.model, torch.atleast_2d(points), rows)
+    a = block.features.take(rows, axis=0)
     if block.model.kind == "identity":  # the features themselves, whatever x is
         return a[None] if points.ndim == 1 else np.broadcast_to(a, (len(points), *a.shape))
     with torch.no_grad():
@@ -369,11 +379,19 @@ def _upper_forward(block: Block, state: State, ask: UpperForward) -> tuple[State
             pass
         case _:
             raise _out_of_step(ask, state)
-    a = torch.from_numpy(block.features[upper_rows(block.settings, block.rows, block.seed, ask.k)])
+    rows = upper_rows(block.settings, block.rows, block.seed, ask.k)
     weights = state.x.detach().clone().requires_grad_(block.has_direct_term)
-    s = block.model.apply(weights, a) if block.has_direct_term else a
-    asked = UpperAsked(ask.k, lower, s, weights, a)
+    s = _upper_embedding(block, weights, rows)
+    asked = UpperAsked(ask.k, lower, s, weights, rows)
     return state._replace(phase=asked), _addend(block, s.detach().numpy() @ state.y, ("upper", ask.k, 0))
+
+
+def _upper_embedding(block: Block, weights: Tensor, rows: Array) -> Tensor:
+    """s_m of the upper batch, with its graph to x where its features are here."""
+    if isinstance(block.features, ShardedRows):
+        return torch.from_numpy(shards.embed(block.features, block.model, weights[None], rows)[0])
+    a = torch.from_numpy(block.features[rows])
+    return block.model.apply(weights, a) if block.has_direct_term else a
 
 
 def _upper_gradient(block: Block, state: State, phase: UpperAsked, vartheta: Array) -> State:
@@ -394,17 +412,15 @@ def _upper_gradients(block: Block, state: State, phase: UpperAsked, vartheta: Ar
     """∇_x f directly and ∇_{y_m} f; where rows have a bound each is shortened by itself, and the sums are noised."""
     s, factors = phase.s.detach().numpy(), vartheta @ state.y.T
     if not isinstance(block.noised, NoisedBatches):
-        direct = torch.zeros_like(state.x)
-        if phase.s.requires_grad:  # not where the features are the embedding
-            (direct,) = torch.autograd.grad(phase.s, phase.weights, torch.from_numpy(factors))
-        return direct, s.T @ vartheta
+        return _pulled_back(block, phase.s, phase.weights, phase.rows, factors), s.T @ vartheta
+    a = torch.from_numpy(block.features[phase.rows])
     upper = len(state.x) if phase.s.requires_grad else 0
 
     def parts() -> Iterator[Vector]:
         for some in in_parts(len(s), upper + s.shape[1] * block.outputs):
             each = np.einsum("ie,ic->iec", s[some], vartheta[some], dtype=np.float64).reshape(len(s[some]), -1)
             if upper:
-                own = block.model.row_gradients(state.x, phase.a[some], torch.from_numpy(factors[some]))
+                own = block.model.row_gradients(state.x, a[some], torch.from_numpy(factors[some]))
                 each = np.hstack([own.double().numpy(), each])
             yield each
 
@@ -413,6 +429,18 @@ def _upper_gradients(block: Block, state: State, phase: UpperAsked, vartheta: Ar
     if upper:
         direct = torch.from_numpy(noised[:upper]).to(state.x.dtype)
     return direct, noised[upper:].reshape(s.shape[1], block.outputs).astype(s.dtype)
+
+
+def _pulled_back(block: Block, s: Tensor | None, x: Tensor, rows: Array, factors: Array) -> Tensor:
+    """∇_x ⟨s, factors⟩, at s = T(x) of these rows (None where nobody has made it yet)."""
+    if isinstance(block.features, ShardedRows):
+        return shards.differentiate(block.features, block.model, x, rows, factors)
+    if s is None:
+        s = block.model.apply(x, torch.from_numpy(block.features[rows]))
+    if not s.requires_grad:  # the features are the embedding
+        return torch.zeros_like(x)
+    (gradient,) = torch.autograd.grad(s, x, torch.from_numpy(factors))
+    return gradient
 
 
 def _directional_forward(block: Block, state: State, ask: DirectionalForward) -> tuple[State, Vector]:
@@ -534,9 +562,7 @@ def _implicit_step(
     x = state.x.detach().clone().requires_grad_()
     if block.has_direct_term:
         rows = lower_rows(block.settings, block.rows, block.seed, k, block.settings.lower.steps)
-        s = block.model.apply(x, torch.from_numpy(block.features[rows]))
-        factors = torch.from_numpy(system.theta @ v.T + c @ state.y.T)
-        (cross,) = torch.autograd.grad(s, x, factors) if s.requires_grad else (torch.zeros_like(x),)
+        cross = _pulled_back(block, None, x, rows, system.theta @ v.T + c @ state.y.T)
         if isinstance(block.model, OwnBlock):
             penalty = block.model.penalty(x, block.settings.regularisation)
             if penalty.requires_grad:

@@ -13,11 +13,12 @@ from parley.party.explore.steps import OF_A_BIN, SUMMARY, Columns, Figures, expl
 from parley.party.roles import Begun, Coverage, Offer, Opened, PartyAlgorithm, Plan, SavedModel, scalar
 from parley.privacy.coefficients import Coefficient
 from parley.protocols.explore.codec import PROTOCOL, encode_contribution
-from parley.protocols.explore.messages import ExploreRound
+from parley.protocols.explore.messages import ExploreRound, ReleasedLabels
 from parley.protocols.explore.settings import ExploreSpec
 from parley.protocols.tensor.codec import MessageInvalid
 from parley.spec.rows import RowSets, divide
 from parley.spec.run import RunSpec
+from parley.tables.loading import id_digest
 
 
 @dataclass(frozen=True)
@@ -59,6 +60,9 @@ class ExploreRole:
             raise MessageInvalid("labels come if, and only if, the spec says `against_label`")
         if labels is not None and len(labels.classes) != len(self._columns.reference):
             raise MessageInvalid(f"{len(self._columns.reference)} labels are expected")
+        if labels is not None and _fewest(labels) < settings.smallest_cell:
+            # Evidence for a class of few rows tells in which bins they are.
+            raise MessageInvalid(f"labels: no class may have fewer rows than `smallest_cell`, {settings.smallest_cell}")
         return explore(self._columns, settings.bins, settings.smallest_cell, labels)
 
     def tensors(self, state: State) -> dict[str, Tensor]:
@@ -70,6 +74,12 @@ class ExploreRole:
         if state.figures is None:
             raise MessageInvalid("nothing is found yet")
         return {"summary": torch.tensor(state.figures.summary), "bins": torch.tensor(state.figures.bins)}
+
+
+def _fewest(labels: ReleasedLabels) -> int:
+    """Rows of the rarer class."""
+    ones = int(np.count_nonzero(labels.classes))
+    return min(ones, len(labels.classes) - ones)
 
 
 def row_sets(spec: RunSpec, rows: int) -> RowSets:
@@ -98,9 +108,11 @@ def role(begun: Begun) -> ExploreRole:
 def accept(opened: Opened) -> Offer:
     """What the figures cover."""
     rows = row_sets(opened.spec, len(opened.table))
-    cell = opened.spec.settings(ExploreSpec).smallest_cell
-    explored = len(rows.trained)
-    return Offer(coverage=Coverage(rows=explored, batch=min(cell, explored), sums=0))
+    settings, explored = opened.spec.settings(ExploreSpec), len(rows.trained)
+    sets = [id_digest(opened.table.ids[chosen]) for chosen in (rows.trained, rows.test)]
+    drawn = f"{settings.bins} bins of {settings.smallest_cell} of {sets[0]}, beside {sets[1]}"
+    covered = Coverage(explored, min(settings.smallest_cell, explored), sums=0, drawn=drawn, figures=True)
+    return Offer(coverage=covered)
 
 
 def training_rows(spec: RunSpec, index: int, rows: int) -> NDArray[np.int64]:  # noqa: ARG001 (the same at every party)

@@ -274,6 +274,9 @@ def coverage(opened: Opened, task: TableTask) -> Coverage:
     share = min(1.0, train.local_steps * lower / objective.lower_rows)
     # Of two seeds' batches at one point, each of more than half of the rows, most of what is summed is the same.
     drawn = 2 * lower <= objective.lower_rows and 2 * upper <= objective.upper_rows
+    seeded, whole = drawn or task.starts_by_seed, (lower, upper) == (objective.lower_rows, objective.upper_rows)
+    # Where one point is common to all seeds, batches that leave out a few rows differ by those few: each is another.
+    seed = "" if whole or seeded else f", seed {opened.spec.seed}"
     return Coverage(
         rows=len(opened.table),
         batch=min(lower, upper) * each,
@@ -281,7 +284,8 @@ def coverage(opened: Opened, task: TableTask) -> Coverage:
         evaluated=min(objective.upper_rows * each, task.test_rows or objective.upper_rows * each),
         share=share,
         own_batches=drawn,
-        seeded=drawn or task.starts_by_seed,
+        seeded=seeded,
+        drawn=f"{lower} and {upper} of {task.chosen_rows}{seed}",
     )
 
 

@@ -18,7 +18,7 @@ from parley.party.fedbio.suspects import ranked_rows, weights_picture
 from parley.party.roles import Opened
 from parley.protocols.fedbio.settings import CleaningSpec, FedbioSpec, RepresentationSpec
 from parley.tables.errors import RowsDiffer
-from parley.tables.loading import Labels, Table
+from parley.tables.loading import Labels, Table, id_digest
 
 SUSPECTS, PICTURE = "suspects.csv", "weights.png"
 
@@ -59,6 +59,10 @@ class TableTask(Task, Protocol):
     def starts_by_seed(self) -> bool:
         """Whether the first model is drawn by the seed."""
 
+    @property
+    def chosen_rows(self) -> str:
+        """Tells two choices of training rows apart."""
+
 
 def task_of(opened: Opened) -> TableTask:
     """The task of a run at this party."""
@@ -83,6 +87,11 @@ class Cleaning:
     def starts_by_seed(self) -> bool:
         """Networks are drawn; softmax regression starts at zero."""
         return len(self.objective.widths) > 2
+
+    @property
+    def chosen_rows(self) -> str:
+        """A digest of the training rows; the others of the table are the checked ones."""
+        return id_digest(self.ids)
 
     @property
     def test_rows(self) -> int:
@@ -120,6 +129,8 @@ class Representation:
     objective: HyperRepresentation
     rows_of_sample: int
     """Images of a task's smaller part: those to learn from, or those to judge by."""
+    chosen_rows: str
+    """How many tasks of which shape: the seed draws their images."""
     test_rows: int = 0
     """Tasks are judged by images of their own."""
     starts_by_seed: bool = True
@@ -215,7 +226,8 @@ def _representation(opened: Opened, task: RepresentationSpec) -> Representation:
         for _ in range(task.tasks)
     ]
     objective = HyperRepresentation(tasks, task.ways, task.filters, task.layers, task.regularisation)
-    return Representation(objective, task.ways * min(task.shots, task.queries))
+    shape = f"{task.tasks} of {task.ways} × ({task.shots} + {task.queries}), turned: {task.rotate}"
+    return Representation(objective, task.ways * min(task.shots, task.queries), shape)
 
 
 def _images_by_class(opened: Opened, task: RepresentationSpec) -> NDArray[np.uint8]:

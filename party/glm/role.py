@@ -79,7 +79,7 @@ class GlmRole:
             case "design":
                 return self._design(state, asked)
             case "penalty":
-                return Plan(state, draft=steps.penalty(self._block).ravel(), row_sums=0)
+                return Plan(state, draft=steps.penalty(self._block), row_sums=0)
             case "shrink":
                 if self._threshold <= 0:
                     raise MessageInvalid("the run's spec shrinks no coefficients (`penalty.l1_ratio` is 0)")

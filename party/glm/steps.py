@@ -26,14 +26,14 @@ from scipy.linalg import solve_triangular
 from parley.numerics.arrays import Array, Vector
 from parley.numerics.limbs import to_limbs
 from parley.privacy.noise import KeyedNoise
-from parley.protocols.glm.messages import Solution
+from parley.protocols.glm.messages import PENALTY_UNIT, Solution
 
 INDEPENDENT = 1e-7
 """A column whose part outside the others is shorter than this share of it counts as dependent."""
 RELAXATION = 1.6
 """Of ADMM (Boyd et al. 2011, section 3.4.3): between 1.5 and 1.8 few steps are needed."""
 LARGEST_MIXING = 2.0**10
-"""Weights of a penalised run beyond this, or all below its inverse, would not fit the ring of a sum."""
+"""Sizes of weights of a penalised run beyond this, or below its inverse, would not fit the ring of a sum."""
 
 
 def independent_columns(features: Array) -> Array:
@@ -123,8 +123,8 @@ def design(party: Block, first: int, count: int) -> Array:
 
 
 def penalty(party: Block) -> Array:
-    """M_mᵀM_m: ‖w_m‖² = uᵀM_mᵀM_m u."""
-    return party.mixing.T @ party.mixing
+    """M_mᵀM_m in units of PENALTY_UNIT, as two limbs: ‖w_m‖² = uᵀM_mᵀM_m u."""
+    return np.concatenate(to_limbs((party.mixing.T @ party.mixing).ravel() / PENALTY_UNIT))
 
 
 def solved(party: Block, state: State, solution: Solution) -> State:

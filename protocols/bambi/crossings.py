@@ -82,7 +82,7 @@ def statements(spec: RunSpec) -> Iterator[Statement]:
     train, hidden = spec.settings(BambiSpec), only_the_sum(spec)
     yield Statement(
         PARTIES,
-        f"its part of the scores of every row of every batch, {hidden}",
+        f"its part of the scores of every row of every batch, {hidden}. {_of_features(spec)}",
         ("bambi.v1.Embedding.sum", *addends(spec)),
     )
     if train.hypergradient == "local":
@@ -141,3 +141,11 @@ def statements(spec: RunSpec) -> Iterator[Statement]:
             ("party.v1.TunedCoefficient.value", "party.v1.TunedCoefficient.column"),
             "any time",
         )
+
+
+def _of_features(spec: RunSpec) -> str:
+    """What sums tell of the columns behind them."""
+    features = spec.privacy.features
+    if features.kind == "none":
+        return "Sums of many rounds over the same rows can confirm or exclude a guessed column"
+    return f"Rows are noised, so that all sums tell of one no more than ε = {features.epsilon:g} allows"

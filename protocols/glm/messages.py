@@ -9,6 +9,8 @@ from parley.protocols.rounds import PhasedRound
 
 Phase = Literal["design", "penalty", "shrink", "evaluate", "predict", "checkpoint", "finish"]
 SPARE = 8
+PENALTY_UNIT = 2.0**20
+"""What M_mᵀM_m is divided by on its way: weak columns make it larger than a ring carries."""
 SHRINK_TAIL = 6
 """Numbers after the vector of a shrinking step: three squared lengths, each as two limbs."""
 

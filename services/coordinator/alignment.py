@@ -23,8 +23,8 @@ from parley.protocols.refusals import Catalogue, Refusal
 from parley.protocols.tensor.codec import MessageInvalid
 from parley.services.coordinator.config import LabelConfig
 from parley.services.coordinator.fleet import Fleet, PartyLost, PartyRefused, as_party_error
+from parley.services.coordinator.negotiation import negotiate
 from parley.services.wire.alignment_codec import BATCH_IDS, MOST_IDS, encode_blinded, encode_duplicates, encode_matches
-from parley.services.wire.version import VERSION
 from parley.spec.run import RunSpec
 from parley.tables.alignments import Alignment, AlignmentDamaged, AlignmentStore, AlignmentTaken, AlignmentUnknown
 from parley.tables.identities import (
@@ -152,6 +152,8 @@ class AlignmentRunner:
     ) -> Sequence[pb.Opened]:
         tables = dict(order.parties)
 
+        agreed = await negotiate(self._fleet, list(tables))
+
         async def open_(stream: _PartyStream) -> pb.Opened:
             request = pb.Open(
                 alignment_id=alignment_id,
@@ -160,7 +162,8 @@ class AlignmentRunner:
                 parties=list(tables),
                 coordinator_ids=ids,
                 duplicates=encode_duplicates(order.duplicates),
-                version=VERSION,
+                version=agreed.versions[stream.party],
+                protocol=agreed.protocol,
             )
             await stream.send([pb.IntersectRequest(open=request)])
             opened: pb.Opened = await stream.expect("opened")
@@ -256,7 +259,14 @@ class AlignmentRunner:
 
     def _identities(self, order: Order) -> Identities:
         config = self._labels[order.labels]
-        texts = load_ids(config.source, config.format, config.id, column=config.column, delimiter=config.delimiter)
+        texts = load_ids(
+            config.source,
+            config.format,
+            config.id,
+            column=config.column,
+            delimiter=config.delimiter,
+            unlabelled="drop" if config.unlabelled == "drop" else "keep",
+        )
         found = identified(texts, order.duplicates, holder=self._coordinator, table=order.labels)
         if len(found.ids) > MOST_IDS:
             raise MessageInvalid(f"{order.labels} has {len(found.ids)} ids; at most {MOST_IDS} are aligned")

@@ -37,6 +37,8 @@ class LabelConfig(TableSource):
     """Column that names the rows; `id` if left out."""
     column: str = "label"
     """Column with the labels."""
+    unlabelled: Literal["refuse", "drop"] = "refuse"
+    """Rows without a label: refused, or as if they were not there, so that an alignment leaves them out."""
     budget: LabelBudget = LabelBudget()
     """What all runs together may spend on any one label; a run that would pass it is refused."""
     changed_labels: Literal["refuse", "charge"] = "refuse"

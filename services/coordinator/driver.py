@@ -213,7 +213,8 @@ class RunDriver:
             await self._note(aligned, f"alignment {aligned.alignment}: {aligned.rows} rows are common")
         began, attempt = "resumed from iteration" if record.attempt else "started at iteration", record.attempt + 1
         body = RunStateChange(attempt, from_step=done)
-        await self._note(body, f"{began} {done}", state="RUNNING", reason="", step=done, attempt=attempt)
+        spoken = {"attempt": attempt, "protocol": session.protocol_number}
+        await self._note(body, f"{began} {done}", state="RUNNING", reason="", step=done, **spoken)
         self._waiting = self._waiting.resumed(time.monotonic())
         stopping = self._stopping = await self._evaluations_until(done)
         self.tally.begin(session.traffic)

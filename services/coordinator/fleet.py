@@ -21,7 +21,7 @@ LOST_CODES = {grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED, gr
 LOST_REASONS = {"SESSION_UNKNOWN"}
 BROKEN_CODES = {grpc.StatusCode.INTERNAL, grpc.StatusCode.UNKNOWN}
 """What gRPC itself says of a connection that broke in the middle; a party's own failure comes with a reason."""
-PREPARE_SECONDS = 120.0
+PREPARE_SECONDS = 600.0
 """Deadline of a call that may load a party's table. Keepalive finds a party that is gone sooner."""
 
 READING_SECONDS = 5.0

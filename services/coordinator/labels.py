@@ -63,6 +63,8 @@ class LabelStore:
                 kind=kind,
                 delimiter=config.delimiter,
                 only=only,
+                spelling=config.spelling,
+                unlabelled=config.unlabelled,
             )
             known = (stamp, labels)
             self._loaded[name, kind, only] = known

@@ -34,6 +34,7 @@ runs = sa.Table(
     sa.Column("tags", sa.Text, nullable=False, server_default="[]"),
     sa.Column("owner", sa.String(200), nullable=False, server_default=sa.text("''")),
     sa.Column("priority", sa.Integer, nullable=False, server_default="0"),
+    sa.Column("protocol", sa.Integer, nullable=False, server_default="0"),
 )
 events = sa.Table(
     "events",
@@ -72,7 +73,7 @@ deployments = sa.Table(
     sa.Column("deployed_by", sa.String(255), nullable=False),
     sa.Column("deployed", sa.String(40), nullable=False),
 )
-HISTORY = History("registry", metadata, Path(__file__).parent / "registry_revisions", newest="0006")
+HISTORY = History("registry", metadata, Path(__file__).parent / "registry_revisions", newest="0007")
 
 DRIVEN = ("PENDING", "RUNNING", "PAUSED")
 QUEUED = "QUEUED"
@@ -107,6 +108,8 @@ class RunRecord:
     """Who started it, such as `client analyst`; empty for runs of versions that did not note it."""
     priority: int = 0
     """Of runs that wait, the highest goes first."""
+    protocol: int = 0
+    """Version of the protocol in which its parties were last asked; 0 if nobody noted it."""
     position: int = 0
     """Its place among those that wait, from 1; 0 if it does not."""
 

@@ -29,6 +29,7 @@ def run_message(record: RunRecord) -> run_pb2.Run:
         queue_position=record.position,
         priority=record.priority,
         started_by=record.owner,
+        protocol=record.protocol,
     )
 
 

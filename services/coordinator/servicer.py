@@ -18,6 +18,7 @@ from parley.services.coordinator.async_registry import AsyncRegistry
 from parley.services.coordinator.deployments import CallerFeatures, Deployments, DeploymentStatus
 from parley.services.coordinator.fleet import Fleet, PartyLost, PartyRefused, call
 from parley.services.coordinator.forecasts import Unforetold
+from parley.services.coordinator.negotiation import standing
 from parley.services.coordinator.queue import HIGHEST_PRIORITY, LOWEST_PRIORITY
 from parley.services.coordinator.registry import Filter
 from parley.services.coordinator.registry_tables import EventRecord
@@ -269,8 +270,7 @@ class RunServicer(run_service_pb2_grpc.RunServiceServicer):
         )
         status.algorithms.extend(answer.algorithms)
         status.aggregations.extend(answer.aggregations)
-        if answer.version != VERSION:
-            status.problem = f"runs Parley {answer.version}, this coordinator {VERSION}: install the same version"
+        status.protocol, status.problem = standing(name, answer)
         return status
 
 

@@ -21,13 +21,13 @@ from parley.privacy.release import Addend, Release
 from parley.protocols.protocol import CrossingProtocol
 from parley.protocols.tensor.codec import Blobs
 from parley.services.coordinator.fleet import PREPARE_SECONDS, Fleet, PartyLost, PartyRefused, call
+from parley.services.coordinator.negotiation import Negotiated, negotiate
 from parley.services.coordinator.receipts import Receipts
 from parley.services.coordinator.recovery import RecoverableRounds, members_of, merge_settled
 from parley.services.coordinator.streams import REFUSAL_SECONDS, Declined, PartyStream, Read, RoundTrip, Traffic
 from parley.services.wire import metrics
 from parley.services.wire.envelopes import packed
 from parley.services.wire.framing import framed
-from parley.services.wire.version import VERSION
 from parley.spec.run import RunSpec
 from parley.tables.errors import RowsDiffer
 
@@ -54,6 +54,7 @@ class Session:
     opened: Sequence[pb.OpenSessionResponse] = ()
     ledger: LedgerHead = field(default_factory=LedgerHead)
     """The label ledger's newest entry; parties sign it with their receipts."""
+    _negotiated: Negotiated = field(default_factory=lambda: Negotiated(0, {}))
     _receipts: Receipts = field(default_factory=Receipts)
     _form: WireForm | None = None
     _opening: SumOpening | None = None
@@ -65,23 +66,33 @@ class Session:
         """The parties."""
         return [entry.name for entry in self.spec.parties]
 
+    @property
+    def protocol_number(self) -> int:
+        """The version of the protocol that the session is held in; 0 before it is open."""
+        return self._negotiated.protocol
+
     async def open(
         self, purpose: int = pb.PURPOSE_TRAIN, table: str = "", ids: Sequence[str] = (), deployment: str = ""
     ) -> None:
-        """Open a session at every party and check that their rows are the same."""
+        """Find what everyone speaks, open a session at every party and check that their rows are the same."""
+        for name in self.names:
+            self.fleet.address(name)
+        self._negotiated = await negotiate(self.fleet, self.names)
         request = pb.OpenSessionRequest(
             run_id=self.run_id,
             session_id=self.session_id,
             spec_yaml=self.spec_yaml,
-            version=VERSION,
+            protocol=self._negotiated.protocol,
             purpose=purpose,  # type: ignore[arg-type]
             table=table,
             ids=ids,
             deployment=deployment,
         )
+        opening = []
         for name in self.names:
-            self.fleet.address(name)
-        opening = [call(name, self._method(name, "OpenSession", request), PREPARE_SECONDS) for name in self.names]
+            own = pb.OpenSessionRequest(version=self._negotiated.versions[name])
+            own.MergeFrom(request)
+            opening.append(call(name, self._method(name, "OpenSession", own), PREPARE_SECONDS))
         self.opened = await _all(opening)
         metrics.SESSIONS_OPENED.inc()
         metrics.SESSIONS.inc()

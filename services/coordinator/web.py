@@ -45,6 +45,7 @@ from parley.services.coordinator.database_threads import DatabaseThreads
 from parley.services.coordinator.deployments import CallerFeatures, Deployments
 from parley.services.coordinator.fleet import Fleet, PartyLost, PartyRefused, call
 from parley.services.coordinator.forecasts import Unforetold
+from parley.services.coordinator.negotiation import standing
 from parley.services.coordinator.permissions import permitted
 from parley.services.coordinator.queue import HIGHEST_PRIORITY, LOWEST_PRIORITY
 from parley.services.coordinator.refusals import CATALOGUE
@@ -315,13 +316,12 @@ class WebRuns:
             answer = await call(name, lambda: self._fleet.stub(name).Describe(party_pb.DescribeRequest()))
         except (PartyLost, PartyRefused) as error:
             return PartyView(name, address, False, "", str(error), (), 0.0, sent, received)
-        other = f"runs Parley {answer.version}, this coordinator {VERSION}: install the same version"
         return PartyView(
             name=name,
             address=address,
             reachable=True,
             version=answer.version,
-            problem="" if answer.version == VERSION else other,
+            problem=standing(name, answer)[1],
             tables=[
                 TableView(table.name, table.rows, table.features, table.problem, table.notice, table.loaded_percent)
                 for table in answer.tables
@@ -442,6 +442,7 @@ def _run(record: RunRecord) -> RunView:
         tags=record.tags,
         queue_position=record.position,
         started_by=record.owner,
+        protocol=record.protocol,
     )
 
 

@@ -11,6 +11,7 @@ from parley.contracts.alignment.v1 import alignment_service_pb2, alignment_servi
 from parley.contracts.coordinator.v1 import coordinator_service_pb2, coordinator_service_pb2_grpc
 from parley.contracts.party.v1 import party_service_pb2, party_service_pb2_grpc
 from parley.contracts.peer.v1 import peer_service_pb2, peer_service_pb2_grpc
+from parley.party.roles import RowEngine
 from parley.privacy.ledger import open_ledger
 from parley.services.party.algorithms import limit_threads, with_loaded
 from parley.services.party.alignment import REFUSALS, AlignmentServicer
@@ -70,7 +71,8 @@ async def main(given: argparse.Namespace) -> None:
     lines = {} if line is None else {(line.place.role, line.place.name): line}
     routes = Routes(config.identity, sockets, known=config.relays, lines=lines)
     traces = open_traces(config.traces, "party", config.name)
-    servicer = PartyServicer(config, routes, traces)
+    engine = await _engine_of(config)
+    servicer = PartyServicer(config, routes, traces, engine)
     party_service_pb2_grpc.add_PartyServiceServicer_to_server(servicer, server)
     peer_service_pb2_grpc.add_PeerServiceServicer_to_server(
         PeerServicer(servicer.peers_of, config.policy.peers), server
@@ -97,6 +99,16 @@ async def main(given: argparse.Namespace) -> None:
             await greeting
         await routes.close()
         await asyncio.to_thread(traces.close)
+
+
+async def _engine_of(config: PartyConfig) -> RowEngine | None:
+    if config.compute is None:
+        return None
+    from parley.services.party.ray_rows import connect  # an extra
+
+    return await asyncio.to_thread(
+        connect, config.compute, config.threads
+    )  # Ray leaves signals alone off the main thread
 
 
 async def _stay_registered(line: RelayLine, config: PartyConfig) -> None:

@@ -30,7 +30,8 @@ from parley.protocols.tensor.codec import MessageInvalid
 from parley.services.party.alignment_attempts import AttemptLog
 from parley.services.party.config import PartyConfig
 from parley.services.party.signed_keys import decode_key, encode_key, require_standing
-from parley.services.party.tables import TableStore, VersionMismatch
+from parley.services.party.tables import TableStore
+from parley.services.party.versions import require_spoken
 from parley.services.wire.alignment_codec import (
     BATCH_IDS,
     MOST_IDS,
@@ -42,7 +43,6 @@ from parley.services.wire.alignment_codec import (
 )
 from parley.services.wire.authorisation import NotAuthorised, caller_of
 from parley.services.wire.certificates import load_identity
-from parley.services.wire.version import VERSION
 from parley.spec.run import RunSpec
 from parley.tables.alignments import Alignment, AlignmentDamaged, AlignmentStore, AlignmentTaken, AlignmentUnknown
 from parley.tables.identities import AlignmentStale, Duplicates, Identities, IdsMissing, IdsRepeated, identified
@@ -192,11 +192,7 @@ class AlignmentServicer(pb_grpc.AlignmentServiceServicer):
             raise MessageInvalid(f"parties: up to 64 different names, {self._config.name} among them")
         if not 0 < message.coordinator_ids <= MOST_IDS:
             raise MessageInvalid(f"coordinator_ids: between 1 and {MOST_IDS}")
-        if message.version != VERSION:
-            raise VersionMismatch(
-                f"{self._config.name} runs Parley {VERSION}, the coordinator {message.version}: "
-                "install the same version on both sides"
-            )
+        require_spoken(self._config.name, message.version, message.protocol)
         duplicates = decode_duplicates(message.duplicates)
         check_request(self._rules, self._config.name, message.table, message.coordinator_ids)
         return Request(

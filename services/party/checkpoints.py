@@ -39,6 +39,10 @@ DIGESTS = "digests.json"
 """File with digests of what the run has read here."""
 
 
+TOLD = "told-coefficients.json"
+"""File with the coefficients of a run that others were told first."""
+
+
 SERVED = "served.txt"
 """File with digests of tables whose rows a deployment of the run may have been asked about."""
 
@@ -156,6 +160,13 @@ class Store:
         """Digests of what the run has read; None if it never began here."""
         path = self._run(run_id) / DIGESTS
         return path.read_bytes() if path.exists() else None
+
+    def first_told(self, run_id: str, content: bytes) -> bytes:
+        """What was first told of a run's coefficients; this, durably, where nothing was."""
+        path = self._made(run_id) / TOLD
+        if not path.exists():
+            _replace(path, content)
+        return path.read_bytes()
 
     def is_served(self, run_id: str, digest: str) -> bool:
         """Whether the sums of a table's rows by a run's model are counted."""

@@ -1,6 +1,10 @@
 """A party's configuration and policy, read once at the start."""
 
 import math
+from collections import Counter
+from dataclasses import replace
+from datetime import date
+from ipaddress import ip_address
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
@@ -16,6 +20,7 @@ from parley.spec.nearest import did_you_mean
 from parley.spec.section import Section
 from parley.tables.preprocessing import Declared
 from parley.tables.row_files import Workspace
+from parley.tables.spelling import DateColumn
 
 
 class CategoricalConfig(Section):
@@ -23,12 +28,30 @@ class CategoricalConfig(Section):
 
     columns: tuple[str, ...] = Field(min_length=1)
     """Their names."""
-    encoding: Literal["one_hot"] = "one_hot"
-    """One column of 0 and 1 for each category."""
+    encoding: Literal["one_hot", "hashed"] = "one_hot"
+    """One column of 0 and 1 for each category, or `max_categories` of them, one of which its digest chooses."""
     max_categories: int = Field(default=50, ge=2, le=10_000)
     """Most columns that one column may become; the rarest categories share the last of them."""
     categories: dict[str, tuple[str, ...]] = Field(default_factory=dict)
     """A column's categories, fixed instead of learnt; needed where several parties hold rows of the same columns."""
+
+
+class DateConfig(Section):
+    """Columns with dates or times, which become days since a reference."""
+
+    columns: tuple[str, ...] = Field(min_length=1)
+    """Their names."""
+    format: str | None = None
+    """How they are written, such as `%d.%m.%Y`; ISO 8601 (`2024-01-31`, `2024-01-31T12:00`) if left out."""
+    reference: date = date(2000, 1, 1)
+    """The day that is 0."""
+    cycles: tuple[Literal["day", "week", "year"], ...] = ()
+    """Turns that each one also becomes two columns of: sine and cosine of the time of day, of the week, of the year."""
+
+    @property
+    def declared(self) -> tuple[DateColumn, ...]:
+        """The same for `parley.tables.preprocessing`."""
+        return tuple(DateColumn(one, self.format, self.reference.isoformat(), self.cycles) for one in self.columns)
 
 
 class ColumnFigures(Section):
@@ -47,6 +70,10 @@ class PreprocessConfig(Section):
     """What fills a missing number; a missing category becomes the most frequent one, unless `refuse`."""
     categorical: CategoricalConfig | None = None
     """Columns with categories; without it text is refused."""
+    dates: DateConfig | tuple[DateConfig, ...] = ()
+    """Columns with dates or times; a list where they are written differently."""
+    indicators: tuple[str, ...] = ()
+    """Columns beside which another one is 1 where the value is missing; a missing category is then one of its own."""
     scale: Literal["none", "standard", "minmax", "max_abs"] = "none"
     """How numbers are scaled; a sparse table takes `max_abs`."""
     figures: dict[str, ColumnFigures] = Field(default_factory=dict)
@@ -56,11 +83,40 @@ class PreprocessConfig(Section):
     def declared(self) -> Declared:
         """The same for `parley.tables.preprocessing`."""
         encoded = self.categorical
-        if encoded is None:
-            return Declared(self.missing, scale=self.scale, figures=self._figures)
-        return Declared(
-            self.missing, encoded.columns, encoded.categories, encoded.max_categories, self.scale, self._figures
+        plain = Declared(
+            self.missing, scale=self.scale, figures=self._figures, dates=self.date_columns, indicators=self.indicators
         )
+        if encoded is None:
+            return plain
+        return replace(
+            plain,
+            categorical=encoded.columns,
+            categories=encoded.categories,
+            max_categories=encoded.max_categories,
+            encoding=encoded.encoding,
+        )
+
+    @property
+    def date_columns(self) -> tuple[DateColumn, ...]:
+        """Every column with dates."""
+        given = (self.dates,) if isinstance(self.dates, DateConfig) else self.dates
+        return tuple(column for one in given for column in one.declared)
+
+    @model_validator(mode="after")
+    def _one_use(self) -> Self:
+        """Of a column that is declared twice nobody could say which counts."""
+        encoded = self.categorical
+        named = [*(one.column for one in self.date_columns), *(() if encoded is None else encoded.columns)]
+        twice = next((name for name, times in Counter(named).items() if times > 1), None)
+        if twice is not None:
+            raise ValueError(f"{twice!r} is declared twice: name it once, under `categorical` or under `dates`")
+        if encoded is not None and encoded.encoding == "hashed" and encoded.categories:
+            raise ValueError("hashed categories are not listed: take out `categories`, or `encoding: hashed`")
+        if self.indicators and self.missing == "refuse":
+            raise ValueError(
+                "`indicators` are for values that are filled: declare `missing`, such as `missing: median`"
+            )
+        return self
 
     @property
     def _figures(self) -> dict[str, tuple[float, float]]:
@@ -80,6 +136,8 @@ class TableConfig(TableSource):
     """Bring each column to mean 0 and standard deviation 1, over all rows; see also `preprocess`."""
     preprocess: PreprocessConfig | None = None
     """Fill missing values, encode categories and scale, as the training rows of each run teach."""
+    exclude: tuple[str, ...] = ()
+    """Columns that are no features: remarks, or those that no row has a value of."""
     features: int | None = Field(default=None, ge=1)
     """Number of features (svmlight)."""
     zero_based: bool = False
@@ -243,6 +301,84 @@ class Policy(Section):
         return value
 
 
+class RayCertificates(Section):
+    """What the nodes of a cluster know each other by; of the organisation's own, not the federation's."""
+
+    certificate: FilePath
+    """Of this machine, as PEM; it names the addresses of the node."""
+    key: FilePath
+    """Its key."""
+    authority: FilePath
+    """Who signs the certificates of all nodes."""
+
+
+class ComputeConfig(Section):
+    """Where many rows at once are worked on."""
+
+    engine: Literal["ray"]
+    """What runs there."""
+    address: Annotated[str, Field(pattern=r"^(ray://)?(\[[0-9a-f:]+\]|[^\s:/\[\]]+):[0-9]+$")]
+    """host:port of the cluster's head, of which this machine is a node; or `ray://host:port` of its client server."""
+    shards: int = Field(default=16, ge=1, le=4096)
+    """Parts that a table is cut into, each held by a process of the cluster; another number gives other bits."""
+    minimum_rows: int = Field(default=20_000, ge=1)
+    """A batch of fewer rows is worked on in the party itself."""
+    token: FilePath | None = None
+    """File with the token that every node asks for; needed unless the address is of this machine."""
+    tls: RayCertificates | None = None
+    """Certificates of the cluster; needed unless the address is of this machine."""
+
+    @model_validator(mode="after")
+    def _is_guarded(self) -> Self:
+        if not self.is_here and not self.is_protected:
+            raise ValueError(
+                f"{self.host_and_port[0]} is another machine: give `token` (a file) and `tls` (certificate, key, "
+                "authority), and start every node with them; without them only a cluster on this machine is used"
+            )
+        return self
+
+    @property
+    def host_and_port(self) -> tuple[str, int]:
+        """Where the cluster answers."""
+        host, _, port = self.address.removeprefix("ray://").rpartition(":")
+        return host.strip("[]"), int(port)
+
+    @property
+    def is_here(self) -> bool:
+        """Whether the cluster is on this machine alone, by its address."""
+        return is_loopback(self.host_and_port[0])
+
+    @property
+    def is_protected(self) -> bool:
+        """Whether nodes know each other, and what passes between them is encrypted."""
+        return self.token is not None and self.tls is not None
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """The same for Ray, which takes it from there; it tells nobody of its use, and logs no error's own text."""
+        found = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_IGNORE_UNHANDLED_ERRORS": "1"}
+        if self.is_here:
+            found["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"  # else Ray puts the machine's address for 127.0.0.1
+        if self.token is not None:
+            found |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": str(self.token)}
+        if self.tls is not None:
+            found |= {
+                "RAY_USE_TLS": "1",
+                "RAY_TLS_SERVER_CERT": str(self.tls.certificate),
+                "RAY_TLS_SERVER_KEY": str(self.tls.key),
+                "RAY_TLS_CA_CERT": str(self.tls.authority),
+            }
+        return found
+
+
+def is_loopback(host: str) -> bool:
+    """Whether a host is this machine, by its name."""
+    try:
+        return host == "localhost" or ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
 class Coordinator(Section):
     """Where this party announces itself when it comes up."""
 
@@ -285,6 +421,8 @@ class PartyConfig(Section):
     memory: Annotated[str, Field(pattern=r"^[1-9][0-9]*(MB|GB)$")] | None = None
     """Such as `2GB`: tables of CSV and Parquet are sorted into files in `state` and mapped from there, within this much
     memory, and keep float32; without it they are held in memory as float64."""
+    compute: ComputeConfig | None = None
+    """A cluster of this organisation that works on many rows at once; the party itself if left out."""
 
     @model_validator(mode="before")
     @classmethod

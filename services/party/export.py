@@ -57,4 +57,8 @@ def exported_block(config: PartyConfig, run_id: str, spec_file: Path | None = No
         raise ExportRefused(
             "this run has binned its columns (`binned_by`), and bins are not exported: deploy it instead"
         )
+    if fitted.dates or fitted.indicators or any(entry.hashed for entry in fitted.categories):
+        raise ExportRefused(
+            "dates, indicators of missing values and hashed categories are not exported: deploy the run instead"
+        )
     return ExportedBlock(run_id, config.name, spec.train.algorithm, fitted, layers)

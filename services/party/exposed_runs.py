@@ -1,5 +1,6 @@
 """What a session would expose, as the register of exposure writes it down."""
 
+import hashlib
 from dataclasses import replace
 
 from parley.party.roles import Coverage, Opened
@@ -7,7 +8,6 @@ from parley.services.party.exposure import Asked
 from parley.services.party.exposure_tables import ANY_SEED, Exposure
 from parley.services.party.read_digests import DigestingTables
 from parley.spec.digests import spec_digest
-from parley.tables.loading import row_digest
 
 
 def asked_of(opened: Opened, covered: Coverage, reads: DigestingTables, outputs: int = 1) -> Asked:
@@ -16,18 +16,19 @@ def asked_of(opened: Opened, covered: Coverage, reads: DigestingTables, outputs:
     exposure = Exposure(
         run_id=opened.run_id,
         algorithm=spec.train.algorithm,
-        layout=spec.train.layout,
+        layout="figures" if covered.figures else spec.train.layout,
         table=spec.table_of(opened.index),
         table_digest=reads.digests[f"table {table.name}"],
-        rows_digest=row_digest(table),
+        rows_digest=table.row_digest,
         view=spec.parties[opened.index].view or "",
         columns=tuple(sorted(table.columns)),
-        partners=tuple(sorted(opened.names)),
+        partners=_partners(opened),
         seed=spec.seed if covered.seeded else ANY_SEED,
         spec_digest=spec_digest(spec),
         exact=covered.exact,
         rank=None if covered.rank is None else -(-covered.rank // outputs),
         share=covered.share,
+        drawn=_drawn(opened, covered),
     )
     further = tuple(
         Asked(
@@ -39,3 +40,27 @@ def asked_of(opened: Opened, covered: Coverage, reads: DigestingTables, outputs:
         for name, (ids, digest) in reads.further.items()
     )
     return Asked(exposure, table.ids, covered.sums, covered.own_batches, further)
+
+
+def _partners(opened: Opened) -> tuple[str, ...]:
+    """All parties; one that reads another table than this party's is another partner than with the same one."""
+    spec, own = opened.spec, opened.spec.table_of(opened.index)
+    read = {entry.name: spec.table_of(index) for index, entry in enumerate(spec.parties)}
+    return tuple(sorted(name if table == own else f"{name}: {table}" for name, table in read.items()))
+
+
+def _drawn(opened: Opened, covered: Coverage) -> str:
+    """Digest of what decides from which rows, and of which parties, one value is made.
+
+    Whom a round samples is the seed's choice, and who is lost from a sum with recovery is the coordinator's word: with
+    the same batches, two such sums differ by a party.
+    """
+    if not covered.drawn:
+        return ""
+    spec = opened.spec
+    parts = [covered.drawn, f"tables {spec.train.tables}"]
+    if spec.train.sampled_parties is not None:
+        parts.append(f"{spec.sampled} sampled by seed {spec.seed}")
+    if spec.privacy.aggregation.recovery:
+        parts.append(f"recovery in {opened.run_id}")
+    return hashlib.sha256("\n".join(parts).encode()).hexdigest()

@@ -4,6 +4,7 @@ A secure sum hides its addends, and two sums that differ by one addend give it a
 so the party remembers: an entry is durable before the first sum of a run leaves, and sums are counted in blocks ahead.
 """
 
+import functools
 import logging
 import secrets
 import threading
@@ -65,23 +66,32 @@ class Asked:
     further: tuple["Asked", ...] = ()
     """The same of other tables that it reads, such as checked rows; their sums are those of the run's own."""
 
+    @functools.cached_property
+    def hashes(self) -> RowHashes:
+        """Of the ids: seconds for millions of rows."""
+        return row_hashes(self.ids)
+
 
 def difference(new: Exposure, old: Exposure) -> str | None:
     """How the sums of two runs over common rows could be subtracted, in words; None where they could not.
 
     Where blocks are linear, sums determine A·Aᵀ whatever the seed was: two runs that differ by a column or by a party
     differ by that column, or by that party's Gram matrix. Elsewhere the first sums of two runs with one seed are of the
-    same values, and differ by a whole party; so do those with any seed where it changes little of what is summed.
+    same values, and differ by a whole party; so do those with any seed where it changes little of what is summed. Where
+    a value is made from many rows, two that were made from nearly the same rows differ by the others.
     """
     if not (new.exact and old.exact) or new.table != old.table:
         return None
+    other_rows = (new.rows_digest, new.drawn) != (old.rows_digest, old.drawn)
+    if "figures" in (new.layout, old.layout):
+        return "figures over some of the same rows" if new.layout == old.layout and other_rows else None
     same_seed = new.seed == old.seed or ANY_SEED in (new.seed, old.seed)
     linear = new.rank is not None and old.rank is not None
     if new.columns != old.columns and (same_seed or linear):
         return "other columns of the same rows"
     if new.partners != old.partners and (same_seed or linear):
         return "other partners over the same rows"
-    if new.layout == "horizontal" and new.rows_digest != old.rows_digest and same_seed:
+    if new.layout == "horizontal" and other_rows and same_seed:
         return "some of the same rows" + (", with the same seed" if new.seed == old.seed else "")
     return None
 
@@ -114,6 +124,8 @@ class Register:
 
     def begin(self, asked: Asked, policy: Policy) -> Reviewed:
         """Review once more and write the entry, in one transaction; a run that goes on finds its own."""
+        for each in (*asked.further, asked):
+            _ = each.hashes  # before the database is locked
         with self._named(), write_transaction(self._engine) as connection:
             reviewed = _reviewed(connection, asked, policy)
             for each in (*asked.further, asked):
@@ -202,7 +214,7 @@ def _reviewed(connection: sa.Connection, asked: Asked, policy: Policy) -> Review
             if policy.mixing == "refuse":
                 _check_mixing(connection, entries, each)
     salt = own.salt if own is not None else _salt(connection, entries, asked, policy)
-    before = _sums_per_row(connection, entries, own or new, policy, row_hashes(asked.ids) if own is None else None)
+    before = _sums_per_row(connection, entries, own or new, policy, asked.hashes if own is None else None)
     return Reviewed(salt, _check_sums(own or new, before, asked.sums_per_row, policy))
 
 
@@ -229,7 +241,7 @@ def _check_mixing(connection: sa.Connection, entries: Iterable[Exposure], asked:
     for old in entries:
         if old.exact == new.exact or old.table != new.table or old.run_id == new.run_id:
             continue
-        if old.rows_digest != new.rows_digest and not _overlap(connection, old.rows_digest, row_hashes(asked.ids)):
+        if old.rows_digest != new.rows_digest and not _overlap(connection, old.rows_digest, asked.hashes):
             continue
         what = "without noise of this party's own" if new.exact else "with a finite ε"
         before = "with a finite ε" if new.exact else "without noise"
@@ -250,13 +262,11 @@ def _salted(connection: sa.Connection, entries: Iterable[Exposure], asked: Asked
     """What makes the run's batches its own; refused where the policy says so, or where batches do not matter."""
     if policy.differencing == "allow":
         return ""
-    hashes: RowHashes | None = None
     for old in entries:
         how = difference(asked.exposure, old)
         if how is None or old.run_id == asked.exposure.run_id:
             continue
-        hashes = row_hashes(asked.ids) if hashes is None else hashes
-        if old.rows_digest != asked.exposure.rows_digest and not _overlap(connection, old.rows_digest, hashes):
+        if old.rows_digest != asked.exposure.rows_digest and not _overlap(connection, old.rows_digest, asked.hashes):
             continue
         if policy.differencing == "salt" and asked.own_batches:
             return secrets.token_hex(8)
@@ -267,8 +277,13 @@ def _salted(connection: sa.Connection, entries: Iterable[Exposure], asked: Asked
 def _sentence(asked: Asked, old: Exposure, how: str, chosen: Literal["refuse", "salt", "allow"]) -> str:
     needs_owner = asked.exposure.rank is not None and old.rank is not None
     remedy = "train with the same columns and partners" if needs_owner else "choose another seed"
-    if not needs_owner and ANY_SEED in (asked.exposure.seed, old.seed):
-        remedy = "keep rows, columns and partners as they were, or take batches of less than half of the rows in both"
+    if asked.exposure.layout == "figures":
+        remedy = "ask for the same rows, bins and cells"
+    elif not needs_owner and ANY_SEED in (asked.exposure.seed, old.seed):
+        remedy = (
+            "keep rows, batches, columns and partners as they were, or take batches of less than half of the rows in "
+            "both"
+        )
     salted = ", and a salt changes nothing where this party draws no batches of its own" if chosen == "salt" else ""
     return (
         f"its sums could be subtracted from those of run {old.run_id} ({how}){salted}: {remedy}, or let the owner set "
@@ -348,7 +363,7 @@ def _set_sums(connection: sa.Connection, own: Exposure, sums: int) -> None:
 def _keep_rows(connection: sa.Connection, asked: Asked) -> None:
     digest = asked.exposure.rows_digest
     if _hashes(connection, digest) is None:
-        hashes = row_hashes(asked.ids)
+        hashes = asked.hashes
         values = {"digest": digest, "count": len(hashes), "hashes": hashes.tobytes()}
         connection.execute(rows_table.insert().values(values))
 

@@ -45,10 +45,11 @@ entries_table = sa.Table(
     sa.Column("share", sa.Double, nullable=False),
     sa.Column("sums", sa.BigInteger, nullable=False),
     sa.Column("salt", sa.Text, nullable=False),
+    sa.Column("drawn", sa.Text, nullable=True),
 )
 ANY_SEED = -1
 """Stands for the seed of a run whose sums are nearly the same whatever its seed is."""
-HISTORY = History("exposure", metadata, Path(__file__).parent / "exposure_revisions", newest="0001")
+HISTORY = History("exposure", metadata, Path(__file__).parent / "exposure_revisions", newest="0002")
 
 
 @dataclass(frozen=True)
@@ -58,7 +59,7 @@ class Exposure:
     run_id: str
     algorithm: str
     layout: str
-    """`vertical` or `horizontal`."""
+    """`vertical` or `horizontal`; `figures` where what leaves are figures over sets of rows."""
     table: str
     table_digest: str
     """Of its values, as the run reads them."""
@@ -83,6 +84,8 @@ class Exposure:
     """Sums that were counted for the run; while it goes on, up to a block more than have left."""
     salt: str = ""
     """What makes the run's batches others than the seed's."""
+    drawn: str = ""
+    """Digest of what decides, beside the seed, which rows one value is made from; empty where each row has its own."""
     time: str = ""
     """When it began."""
 
@@ -116,6 +119,7 @@ class Exposure:
             "share": self.share,
             "sums": self.sums,
             "salt": self.salt,
+            "drawn": self.drawn,
         }
 
 
@@ -138,6 +142,7 @@ def from_record(record: sa.Row[Any]) -> Exposure:
         share=record.share,
         sums=record.sums,
         salt=record.salt,
+        drawn=record.drawn or "",
         time=record.time,
     )
 

@@ -84,7 +84,7 @@ def training_rows(spec: RunSpec, index: int, rows: int) -> NDArray[np.int64]:
 def _check(spec: RunSpec, declared: Declared, name: str) -> None:
     if declared.learns:
         _refuse_learnt_figures(spec, name, "`preprocess`")
-    learnt = [column for column in declared.categorical if column not in (declared.categories or {})]
+    learnt = declared.learnt_categories
     if spec.train.layout == "horizontal" and learnt:
         raise PreprocessingInvalid(
             name,

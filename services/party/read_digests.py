@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from parley.services.party.row_noise import RowProtection
 from parley.services.party.tables import TableStore
 from parley.tables.digests import labels_digest, table_digest
-from parley.tables.loading import Labels, Table, row_digest
+from parley.tables.loading import Labels, Table
 
 
 class DataChanged(RuntimeError):
@@ -40,7 +40,7 @@ class DigestingTables:
         table = self.rows.protect(self._tables.load_like(name, other))
         self._note(f"table {name}", table_digest(table))
         if name != other.name:
-            self.further[name] = table.ids, row_digest(table)
+            self.further[name] = table.ids, table.row_digest
         return table
 
     def _note(self, what: str, digest: str) -> None:

@@ -32,7 +32,8 @@ from parley.services.party.sessions import (
     SessionUnknown,
     SpecDiffers,
 )
-from parley.services.party.tables import TooManySessions, VersionMismatch
+from parley.services.party.tables import TooManySessions
+from parley.services.party.versions import VersionMismatch
 from parley.spec.parsing import SpecInvalid
 from parley.spec.rows import RowsUnavailable
 from parley.storage.failures import StorageFailed as DatabaseFailed

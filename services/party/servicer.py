@@ -18,7 +18,7 @@ from parley.contracts.party.v1 import party_service_pb2_grpc as pb_grpc
 from parley.contracts.peer.v1 import peer_service_pb2 as peer_pb
 from parley.contracts.peer.v1 import peer_service_pb2_grpc as peer_grpc
 from parley.contracts.serving.v1 import serving_pb2
-from parley.party.roles import CheckpointMissing, LocalPrivacy, Opened, PartyAlgorithm, SavedModel
+from parley.party.roles import CheckpointMissing, LocalPrivacy, Opened, PartyAlgorithm, RowEngine, SavedModel
 from parley.privacy.coefficients import Coefficient
 from parley.privacy.ledger import Ledger, open_ledger
 from parley.privacy.noise import KeyedNoise, read_or_create_key
@@ -47,7 +47,7 @@ from parley.services.party.policy import (
 )
 from parley.services.party.preprocessing import binned_table, table_of_run, to_keep
 from parley.services.party.read_digests import DataChanged, DigestingTables, changed
-from parley.services.party.results import coefficients_of
+from parley.services.party.results import coefficients_of, told_coefficients
 from parley.services.party.row_noise import RowProtection, note_exact_runs
 from parley.services.party.serving import DeploymentWithdrawn, RowsDeclined, Serving, Withdrawals
 from parley.services.party.sessions import PredictionRefused, Session, SessionUnknown, SpecDiffers
@@ -56,11 +56,11 @@ from parley.services.party.tables import (
     TableOffer,
     TableStore,
     TooManySessions,
-    VersionMismatch,
     chosen_rows,
     must_hold_rows,
 )
 from parley.services.party.transcripts import Record
+from parley.services.party.versions import protocol_told, require_spoken
 from parley.services.wire import metrics
 from parley.services.wire.authorisation import NotAuthorised, caller_of, certificate_of
 from parley.services.wire.certificates import load_identity
@@ -70,7 +70,7 @@ from parley.services.wire.framing import framed, reader, receive
 from parley.services.wire.receipt_codec import decode_receipt, encode_receipt
 from parley.services.wire.routes import Routes
 from parley.services.wire.traces import Traces
-from parley.services.wire.version import VERSION
+from parley.services.wire.version import PROTOCOLS, VERSION
 from parley.spec.digests import spec_digest
 from parley.spec.parsing import parse_spec
 from parley.spec.run import RunSpec
@@ -90,8 +90,10 @@ MOST_OUTPUTS = 1 << 14
 class PartyServicer(pb_grpc.PartyServiceServicer):
     """What a coordinator may ask of this party."""
 
-    def __init__(self, config: PartyConfig, routes: Routes, traces: Traces | None = None) -> None:
-        self._config, self._routes, self._traces = config, routes, traces or Traces()
+    def __init__(
+        self, config: PartyConfig, routes: Routes, traces: Traces | None = None, engine: RowEngine | None = None
+    ) -> None:
+        self._config, self._routes, self._traces, self._engine = config, routes, traces or Traces(), engine
         self._tables = TableStore(config.tables, config.workspace)
         self._offers = Offers(self._tables)
         self._store = Store(config.state)
@@ -106,7 +108,8 @@ class PartyServicer(pb_grpc.PartyServiceServicer):
         """Say who this is and what it offers."""
         policy = self._config.policy
         self._coordinator(context)
-        open_tables = [name for name in self._tables.names if policy.tables is None or name in policy.tables]
+        names = () if request.brief else self._tables.names
+        open_tables = [name for name in names if policy.tables is None or name in policy.tables]
         return pb.DescribeResponse(
             name=self._config.name,
             version=VERSION,
@@ -115,6 +118,7 @@ class PartyServicer(pb_grpc.PartyServiceServicer):
             aggregations=policy.aggregations,
             sessions=len(self._sessions),
             clock_seconds=time.time(),
+            protocols=PROTOCOLS,
         )
 
     async def OpenSession(
@@ -125,11 +129,7 @@ class PartyServicer(pb_grpc.PartyServiceServicer):
         for value in (request.run_id, request.session_id):
             if not _ID.fullmatch(value):
                 raise MessageInvalid("run_id and session_id are 1 to 64 letters, digits, dots, dashes or underscores")
-        if request.version != VERSION:
-            raise VersionMismatch(
-                f"{self._config.name} runs Parley {VERSION}, the coordinator {request.version}: "
-                "install the same version on both sides"
-            )
+        require_spoken(self._config.name, request.version, request.protocol)
         session = await self._compute(self._prepared, request, coordinator)
         table, vertical = session.opened.table, session.opened.spec.train.layout == "vertical"
         answer = pb.OpenSessionResponse(
@@ -255,7 +255,7 @@ class PartyServicer(pb_grpc.PartyServiceServicer):
             raise MessageInvalid("run_id is 1 to 64 letters, digits, dots, dashes or underscores")
         self._refuse_others(request.run_id, coordinator)
         policy = self._config.policy
-        found = await self._compute(coefficients_of, self._store, request.run_id, policy.algorithms)
+        found = await self._compute(told_coefficients, self._store, request.run_id, policy.algorithms)
         release = CoefficientGate(self._config.name, policy.coefficients).release(found)
         return encode_coefficients(release, request.page_token)
 
@@ -280,6 +280,7 @@ class PartyServicer(pb_grpc.PartyServiceServicer):
     def _prepared(self, request: pb.OpenSessionRequest, coordinator: str) -> Session:
         """A session whose data are those that the run began with, or which begins the run anew."""
         session = self._accepted(self._prepare(request, coordinator))
+        _ = session.opened.table.row_digest  # here, where it keeps nobody waiting
         kept = None if session.predicts else self._store.load_digests(session.run_id)
         different = [] if kept is None else changed(kept, session.reads.digests)
         if not different:
@@ -353,7 +354,7 @@ class PartyServicer(pb_grpc.PartyServiceServicer):
             raise MessageInvalid("the purpose of a session is to train or to predict")
         elif request.ids or request.table:
             raise MessageInvalid("a session that trains reads the rows that its spec names: it takes no ids, no table")
-        self._refuse_another_spec(request.run_id, digest, must_be_known=trained is not None)
+        self._refuse_another_spec(request.run_id, digest, request.spec_yaml, must_be_known=trained is not None)
         if request.ids and not serves:
             self._asked.count(self._config.name, coordinator, request.run_id, name, len(request.ids))
         tables = self._tables
@@ -379,6 +380,7 @@ class PartyServicer(pb_grpc.PartyServiceServicer):
             privacy=self._local_privacy,
             coordinator=QuestionLine(self._config, self._config.coordinator) if self._config.coordinator else None,
             floors=floors_of(policy),
+            engine=self._engine,
         )
         record = Record(self._config.state, load_identity(self._config.identity).private_key)
         serving = self._serving(request, coordinator, tables, table, name) if serves else None
@@ -394,6 +396,8 @@ class PartyServicer(pb_grpc.PartyServiceServicer):
             record,
             policy.peers,
             request.spec_yaml,
+            protocol_told(request.version, request.protocol),
+            request.table,
         )
 
     def _check_deployment(self, request: pb.OpenSessionRequest, spec: RunSpec, table: str) -> None:
@@ -482,13 +486,18 @@ class PartyServicer(pb_grpc.PartyServiceServicer):
         if self._store.owner(run_id) not in (None, coordinator):
             raise PolicyRefused(f"run {run_id} belongs to another coordinator: choose another run id")
 
-    def _refuse_another_spec(self, run_id: str, digest: str, *, must_be_known: bool) -> None:
+    def _refuse_another_spec(self, run_id: str, digest: str, text: str, *, must_be_known: bool) -> None:
         """A run has one spec, for all its sessions: the one that it began with here."""
         kept = self._store.spec(run_id)
         if kept == digest or (kept is None and not must_be_known):
             return
         if kept is None:
             raise SpecDiffers(f"no spec of run {run_id} was kept at {self._config.name} when it trained: train it anew")
+        if self._store.spec_yaml(run_id) == text:
+            raise SpecDiffers(
+                f"run {run_id} began at {self._config.name} with this spec, but Parley {VERSION} reads it differently "
+                "from the version that the run began with: go on with that version, or start a new run"
+            )
         raise SpecDiffers(
             f"run {run_id} began at {self._config.name} with the spec of digest {kept[:12]}…, and now comes with "
             f"{digest[:12]}…: start a new run for another spec"

@@ -27,6 +27,7 @@ from parley.services.party.config import PredictionPolicy
 from parley.tables.errors import TableError
 from parley.tables.loading import Table
 from parley.tables.preprocessing import Fitted, apply
+from parley.tables.spelling import DateColumn
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -289,6 +290,7 @@ def apply_given(features: pb.GivenFeatures, fitted: Fitted, name: str, rows: Seq
     """Features that came along as a table, preprocessed."""
     numbers = [entry.column for entry in fitted.numbers]
     values = np.empty((len(features.rows), len(numbers)))
+    dates = {date.column: date for date in fitted.dates}
     texts = {column: np.empty(len(features.rows), dtype=object) for column in fitted.categorical}
     for place, row in enumerate(features.rows):
         found = dict(zip(row.columns, row.values, strict=False))
@@ -299,9 +301,10 @@ def apply_given(features: pb.GivenFeatures, fitted: Fitted, name: str, rows: Seq
                 [rows[place]],
             )
         try:
-            values[place] = [float(found[column]) if found[column] else np.nan for column in numbers]
+            values[place] = [_given_number(found[column], dates.get(column)) for column in numbers]
         except ValueError:
-            raise RowsDeclined("FEATURES_REFUSED", "a value of a numeric column is no number", [rows[place]]) from None
+            problem = "a value of a numeric column is no number, or one of a date no date"
+            raise RowsDeclined("FEATURES_REFUSED", problem, [rows[place]]) from None
         if np.isinf(values[place]).any():
             raise RowsDeclined("FEATURES_REFUSED", "a value of a numeric column is infinite", [rows[place]])
         for column, into in texts.items():
@@ -313,6 +316,13 @@ def apply_given(features: pb.GivenFeatures, fitted: Fitted, name: str, rows: Seq
         raise RowsDeclined(
             "FEATURES_REFUSED", "a value is missing, and the run was trained without any missing", rows
         ) from None
+
+
+def _given_number(text: str, date: DateColumn | None) -> float:
+    """A number, or the days of a date; NaN where there is none."""
+    if date is not None:
+        return date.day_of(text)
+    return float(text) if text else np.nan
 
 
 class Withdrawals:

@@ -2,6 +2,7 @@
 
 import asyncio
 import functools
+import hashlib
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import Executor
@@ -52,8 +53,8 @@ from parley.services.party.signed_keys import Vouched
 from parley.services.party.sum_journal import SumJournal
 from parley.services.party.transcripts import Record, TranscriptFile, Witness
 from parley.services.wire.adaptive_executor import AdaptiveExecutor
+from parley.services.wire.version import PROTOCOLS, SIGNED_PROTOCOL
 from parley.spec.digests import spec_digest
-from parley.tables.loading import row_digest
 
 ABANDONED_SECONDS = 60.0
 """A session without a stream for so long gives way when there is no room for another."""
@@ -137,6 +138,10 @@ class Session:
     """Certificates of other parties that this party's policy pins."""
     spec_yaml: str = ""
     """The spec as it came."""
+    protocol_number: int = PROTOCOLS[-1]
+    """The version of the protocol that the session is held in."""
+    told_table: str = ""
+    """The table of a session that predicts, as the coordinator named it; empty for the run's own."""
     key: SessionKey = field(default_factory=SessionKey.generate)
     nonce: bytes = field(default_factory=fresh_nonce)
     """This party's share of the session's salt."""
@@ -219,19 +224,23 @@ class Session:
         """SHA-256 over the ids of the rows, where all parties have the same rows; else empty."""
         if self.opened.spec.train.layout != "vertical":
             return b""
-        return bytes.fromhex(row_digest(self.opened.table))
+        return bytes.fromhex(self.opened.table.row_digest)
 
     @functools.cached_property
     def agreement(self) -> Agreement:
         """What this party was told when the session opened; it signs it, and compares it with what others signed."""
         common = self.opened.spec.train.layout == "vertical"
+        signed, rows = self.protocol_number >= SIGNED_PROTOCOL, self.id_digest
+        if self.told_table and signed:  # of two tables with the same ids each party must be told the same one
+            rows = hashlib.sha256(rows + self.told_table.encode()).digest()
         return Agreement(
             "serve" if self.serving is not None else "predict" if self.predicts else "train",
             bytes.fromhex(spec_digest(self.opened.spec)),
             self.nonce,
             len(self.opened.table) if common else 0,
-            self.id_digest,
+            rows,
             self.offer.upper_size,
+            self.protocol_number if signed else 0,
         )
 
     async def begin(

@@ -52,6 +52,7 @@ def encode_key(
                 rows=agreement.rows,
                 id_digest=agreement.id_digest,
                 upper_size=agreement.upper_size,
+                protocol=agreement.protocol,
             )
         )
     return message
@@ -74,7 +75,13 @@ def decode_vouched(message: pb.SignedKey, session_id: str) -> Vouched:
     """Another party's key for a session, with what it agreed to; whoever uses it verifies it."""
     told = message.agreement
     agreement = Agreement(
-        named(_PURPOSES, told.purpose), told.spec_digest, told.nonce, told.rows, told.id_digest, told.upper_size
+        named(_PURPOSES, told.purpose),
+        told.spec_digest,
+        told.nonce,
+        told.rows,
+        told.id_digest,
+        told.upper_size,
+        told.protocol,
     )
     return Vouched(decode_key(message, session_id, agreement.content), agreement)
 

@@ -26,10 +26,6 @@ class TooManySessions(RuntimeError):
     """The party serves as many sessions as its policy allows."""
 
 
-class VersionMismatch(RuntimeError):
-    """Coordinator and party run different versions."""
-
-
 def must_hold_rows(maps_rows: MapsRows, features: str, *, predicts: bool) -> bool:
     """Whether a session reads all rows at once: its algorithm does, or noise on rows (`privacy.features`) is drawn."""
     return features != "none" or maps_rows == "never" or (maps_rows == "predicting" and not predicts)
@@ -94,12 +90,14 @@ class TableStore:
         request = replace(self._request(name, columns, dense=dense), standardise=self._config(name).standardise)
         if declared is not None:
             request = replace(request, categorical=declared.categorical, missing=declared.missing != "refuse")
+            request = replace(request, spelling=replace(request.spelling, dates=declared.dates))
         return self._read(name, request)
 
     def load_fitted(self, name: str, fitted: Fitted, *, dense: bool = True) -> Table:
         """A table under preprocessing that was fitted before, on this one or another."""
         request = self._request(name, tuple(fitted.inputs), dense=dense)
-        request = replace(request, categorical=tuple(fitted.categorical), missing=fitted.fills)
+        spelling = replace(request.spelling, dates=fitted.dates)
+        request = replace(request, categorical=tuple(fitted.categorical), missing=fitted.fills, spelling=spelling)
         return apply(fitted, self._read(name, request))
 
     def load_like(self, name: str, other: Table) -> Table:
@@ -123,6 +121,8 @@ class TableStore:
             delimiter=config.delimiter,
             dense=dense,
             name=name,
+            spelling=config.spelling,
+            exclude=config.exclude,
         )
 
     def _read(self, name: str, request: TableRequest) -> Table:
@@ -156,12 +156,23 @@ class TableStore:
         """The labels of a table, numbered as `classes` has them where it is given."""
         config = self._config(name)
         if config.label is None:
-            raise TableUnknown(f"table {name!r} has no labels here: name their column as `label` in the party's table")
+            raise TableUnknown(
+                f"table {name!r} has no labels here: name their column as `label` in the party's table, or leave the "
+                "labels to the coordinator (`labels_at: coordinator`, in algorithms that take it)"
+            )
         path = config.label_path or config.source
         format_ = None if config.label_path else config.format
         only = self._only.get(name)
         return load_labels(
-            path, config.label, format_, config.id, kind=kind, classes=classes, delimiter=config.delimiter, only=only
+            path,
+            config.label,
+            format_,
+            config.id,
+            kind=kind,
+            classes=classes,
+            delimiter=config.delimiter,
+            only=only,
+            spelling=config.spelling,
         )
 
     def stamp(self, name: str) -> int:
@@ -178,8 +189,10 @@ class TableStore:
 
     def examine(self, name: str, progress: Callable[[float], None] = lambda _: None) -> TableOffer:
         """The same, for the table's owner: what is wrong is raised as a `TableError` that may quote values."""
-        found = survey(self._request(name, None, dense=False), progress, self._workspace)
-        return TableOffer(name, found.rows, found.features, notice=_notice(found, self.declared(name)))
+        declared, request = self.declared(name), self._request(name, None, dense=False)
+        dates = () if declared is None else declared.dates
+        found = survey(replace(request, spelling=replace(request.spelling, dates=dates)), progress, self._workspace)
+        return TableOffer(name, found.rows, found.features, notice=_notice(found, declared))
 
     def _config(self, name: str) -> TableConfig:
         if name not in self._tables:

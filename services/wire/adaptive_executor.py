@@ -16,8 +16,8 @@ Result = TypeVar("Result")
 class AdaptiveExecutor:
     """Does work of a kind in the event loop if it was short the last time, else in a compute thread."""
 
-    def __init__(self, worker: Executor) -> None:
-        self._worker = worker
+    def __init__(self, worker: Executor, clock: Callable[[], float] = time.perf_counter) -> None:
+        self._worker, self._clock = worker, clock
         self._short: set[Hashable] = set()
 
     async def do(
@@ -40,9 +40,9 @@ class AdaptiveExecutor:
         *arguments: Arguments.args,
         **named: Arguments.kwargs,
     ) -> Result:
-        started = time.perf_counter()
+        started = self._clock()
         try:
             return function(*arguments, **named)
         finally:
-            short = kind is not None and time.perf_counter() - started < SHORT_SECONDS
+            short = kind is not None and self._clock() - started < SHORT_SECONDS
             (self._short.add if short else self._short.discard)(kind)

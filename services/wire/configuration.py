@@ -5,7 +5,7 @@ from typing import Annotated, TypeVar
 
 from pydantic import AfterValidator, BeforeValidator, ValidationError, ValidationInfo
 
-from parley.spec.mistakes import Problem, explain
+from parley.spec.mistakes import Problem, explained
 from parley.spec.section import Section
 from parley.spec.yaml_text import NotYaml, read_yaml
 from parley.tables.places import is_store, refuse_secrets
@@ -63,7 +63,7 @@ def load_config(path: Path, kind: type[Config]) -> Config:
     except NotYaml as refusal:
         problems = [Problem(refusal.field, refusal.line, str(refusal))]
     except ValidationError as error:
-        problems = [explain(item, kind, read) for item in error.errors(include_url=False)]
+        problems = explained(error, kind, read)
     raise ConfigInvalid(*(f"{path}:{_placed(problem)}" for problem in problems))
 
 

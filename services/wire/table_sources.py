@@ -10,6 +10,7 @@ from parley.services.wire.configuration import FilePath, TablePath
 from parley.spec.section import Section
 from parley.tables.databases import MOST_BYTES, MOST_ROWS, SqlSource
 from parley.tables.places import Place, changed, is_several
+from parley.tables.spelling import Spelling
 
 
 class TableSource(Section):
@@ -22,6 +23,10 @@ class TableSource(Section):
     """`csv`, `parquet`, `npz` or `svmlight`, where the file's name does not say it."""
     delimiter: str = Field(default=",", min_length=1, max_length=1)
     """What separates the fields of a CSV file."""
+    decimal: Literal[".", ","] = "."
+    """What separates the fraction of a number that is written as text, such as in CSV."""
+    thousands: Literal["", ",", ".", "'", " "] = ""
+    """What separates groups of three digits in such a number."""
     url: str | None = None
     """Or a database: `postgresql+psycopg://user@host/database`, `sqlite:////path.db`; never with a password."""
     query: str | None = None
@@ -55,6 +60,11 @@ class TableSource(Section):
             self.most_bytes,
         )
 
+    @property
+    def spelling(self) -> Spelling:
+        """How numbers are written."""
+        return Spelling(self.decimal, self.thousands)
+
     def stamp(self) -> int:
         """Changes when the table should be read again."""
         if self.path is not None and is_several(self.path):
@@ -65,6 +75,8 @@ class TableSource(Section):
 
     @model_validator(mode="after")
     def _one_source(self) -> Self:
+        if self.decimal == self.thousands:
+            raise ValueError("`decimal` and `thousands` are the same sign: a number could be read in two ways")
         if (self.path is None) == (self.url is None):
             raise ValueError("give either `path` (a file) or `url` (a database)")
         if self.url is None:

@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 CALL_SECONDS = 60.0
 LARGEST_PAGE = 1000
 """Runs that one call lists at most."""
-OPENING = {"StartRun": 180.0, "ResumeRun": 180.0, "Deploy": 300.0, "RollBackDeployment": 300.0}
-"""Deadlines of calls that wait for every party to load its tables, which may take 120 s there."""
+OPENING = dict.fromkeys(("StartRun", "ResumeRun", "Deploy", "RollBackDeployment"), 900.0)
+"""Deadlines of calls that wait for every party to load its tables, which may take 600 s there."""
 Ids = str | int | Iterable[str | int]
 """Rows by id: one, or any number of them."""
 ENDED = frozenset({"COMPLETED", "FAILED", "CANCELLED", "BUDGET_EXHAUSTED"})

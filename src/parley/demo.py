@@ -119,7 +119,7 @@ def draw(figures: Figures, points: list[Point], path: Path) -> None:
         "up: embeddings, masked pairwise\n"
         f"down: gradients of labels noised once, ε = {figures.epsilon:g}\n"
         "down: curvature products, free of labels\n"
-        "never: features, labels, models",
+        "no message has a field for features, labels or models",
         transform=traffic.transAxes,
         va="top",
         fontsize=8,

@@ -75,7 +75,7 @@ def text(value: Any) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, float):
-        return f"{value:.5g}"
+        return f"{value:.0f}" if value.is_integer() and abs(value) < 1e15 else f"{value:.5g}"  # counts come as floats
     if isinstance(value, (list, tuple)):
         return ", ".join(map(text, value))
     if isinstance(value, Mapping):

@@ -147,9 +147,9 @@ def _table(config: "PartyConfig", name: str) -> Check:
 
 
 def _digest(table: Any) -> str:
-    from parley.tables.loading import Table, id_digest, row_digest
+    from parley.tables.loading import Table, id_digest
 
-    return (row_digest(table) if isinstance(table, Table) else id_digest(table.ids))[:16]
+    return (table.row_digest if isinstance(table, Table) else id_digest(table.ids))[:16]
 
 
 def _labels(name: str, source: TableSource, column: str, id_column: str | None, path: Path | None = None) -> Check:

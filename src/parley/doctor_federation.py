@@ -65,7 +65,7 @@ def _party(party: Any, identity: Identity) -> Iterator[Check]:
         yield broken(subject, party.problem or "does not answer", remedy)
         return
     yield ok(subject, f"answers the coordinator at {party.address} within {party.latency_milliseconds:.0f} ms")
-    yield _version(f"{subject} version", party.version)
+    yield _party_version(f"{subject} version", party)
     yield _skew(f"{subject} clock", party.clock_skew_seconds)
     if not relay_in(party.address) and not reaches(party.address):  # from here too; often only the coordinator may
         yield _server(f"{subject} certificate", party.address, identity, party.name, role="party")
@@ -108,7 +108,14 @@ def _rows(parties: Sequence[Any]) -> Iterator[Check]:
 def _version(subject: str, version: str) -> Check:
     if version == VERSION:
         return ok(subject, f"Parley {version}, as here")
-    return broken(subject, f"Parley {version or 'unknown'}, here {VERSION}", "install the same version on every host")
+    found = f"Parley {version or 'unknown'}, here {VERSION}"
+    return warning(subject, found, "install the coordinator's version here, so that this command knows what it says")
+
+
+def _party_version(subject: str, party: Any) -> Check:
+    if not party.protocol:
+        return broken(subject, party.problem or f"Parley {party.version or 'unknown'}", "upgrade whoever is behind")
+    return ok(subject, f"Parley {party.version}; speaks protocol {party.protocol} with the coordinator")
 
 
 def _between(clock: float, started: float, ended: float) -> float:

@@ -36,6 +36,8 @@ from parley.tables.preprocessing import Declared, apply, fit
 
 TRAIN, ROWS = "train", "rows"
 """Tables of a local party: what it learns from, and what it predicts."""
+REACH = 2.0
+"""Half the range of protected targets as parties see it: those of a usual spread then have a deviation of about 1."""
 SCALE: Literal["standard"] = "standard"
 
 
@@ -256,8 +258,8 @@ class FederatedClassifier(ClassifierMixin, _FederatedEstimator):  # type: ignore
 class FederatedRegressor(RegressorMixin, _FederatedEstimator):  # type: ignore[misc]
     """A regression whose columns are spread over parties: BAMBI learns an embedding at each and one model on top.
 
-    It trains without label privacy: the parties get exact gradients and can compute residuals from them. Use
-    it where the parties may know the targets.
+    Without `epsilon` the parties get exact gradients and can compute residuals from them: use it so where they may know
+    the targets.
     """
 
     def __init__(
@@ -268,23 +270,35 @@ class FederatedRegressor(RegressorMixin, _FederatedEstimator):  # type: ignore[m
         embedding: int = 8,
         steps: int = 20,
         regularisation: float = 0.1,
+        epsilon: float | None = None,
+        target_range: tuple[float, float] | None = None,
         engine: Literal["processes", "in_process"] = "processes",
         random_state: Any = None,
     ) -> None:
-        """As those of `FederatedClassifier`, without `epsilon`; numbers bear more `regularisation` than classes."""
+        """As those of `FederatedClassifier`; numbers bear more `regularisation` than classes.
+
+        `epsilon` protects every target by noise on bins of `target_range`, the smallest and the largest target that
+        are told apart: what everybody may know of them, never read off `y`.
+        """
         self.parties = parties
         self.hidden = hidden
         self.embedding = embedding
         self.steps = steps
         self.regularisation = regularisation
+        self.epsilon = epsilon
+        self.target_range = target_range
         self.engine = engine
         self.random_state = random_state
 
     def fit(self, X: Any, y: Any) -> Self:
-        """Deal X's columns out to the parties and train on targets of mean 0 and deviation 1."""
+        """Deal X's columns out to the parties and train on targets of about mean 0 and deviation 1."""
         X, y = validate_data(self, X, y, dtype=np.float64, y_numeric=True, ensure_min_samples=2)
         y = np.asarray(y, dtype=np.float64)
-        self.mean_, self.scale_ = float(y.mean()), float(y.std()) or 1.0
+        if self.epsilon is None:
+            self.mean_, self.scale_ = float(y.mean()), float(y.std()) or 1.0
+        else:  # figures of the targets would be known to whoever reads the range in the spec
+            low, high = self._range()
+            self.mean_, self.scale_ = (low + high) / 2, (high - low) / (2 * REACH)
         self._train(X, Labels(_row_numbers(len(X)), (y - self.mean_) / self.scale_, ()))
         return self
 
@@ -293,8 +307,20 @@ class FederatedRegressor(RegressorMixin, _FederatedEstimator):  # type: ignore[m
         scores = self._scores(X)
         return self.mean_ + self.scale_ * scores[:, 0]
 
+    def _range(self) -> tuple[float, float]:
+        if self.target_range is None:
+            raise ValueError(
+                "epsilon needs `target_range`: the smallest and the largest target that everybody may know"
+            )
+        low, high = map(float, self.target_range)
+        if not -np.inf < low < high < np.inf:
+            raise ValueError(f"target_range from {low:g} to {high:g} is no range: the first number must be smaller")
+        return low, high
+
     def _objective(self) -> tuple[str, dict[str, Any]]:
-        return "squared", {"mechanism": "off"}
+        if self.epsilon is None:
+            return "squared", {"mechanism": "off"}
+        return "squared", {"mechanism": "once", "epsilon": self.epsilon, "bins": {"low": -REACH, "high": REACH}}
 
 
 def _widths(hidden: int | Sequence[int]) -> list[int]:

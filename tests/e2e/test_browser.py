@@ -99,7 +99,7 @@ def test_a_run_is_started_watched_and_its_result_read(visit):
     accuracy = re.search(r"([\d.]+) %", page.locator(".tile", has_text="test accuracy").inner_text())
     assert 0 < float(accuracy[1]) <= 100
     page.wait_for_selector(".tile:has-text('ε of each label') b:text-is('5')")
-    assert page.locator("canvas").count() == 2, "loss and score are drawn"
+    assert page.locator("section:not(#quality) canvas").count() == 2, "loss and score are drawn"
     assert page.locator(".log li").first.inner_text().endswith("completed")
     page.wait_for_selector("text=the coordinator sees only the sum over all 3 parties")
     with page.expect_popup() as popup:
@@ -148,11 +148,12 @@ def test_a_phone_shows_everything_without_scrolling_sideways(visit):
     start(page, spec())
     page.wait_for_selector(".chip.COMPLETED")
     page.wait_for_selector("section h2:has-text('Parties')")
-    for link in (None, "Runs", "Parties", "New run"):
+    for link in (None, "Runs", "Parties", "Deployments", "Audit", "New run"):
         if link:
             page.click(f"nav >> text={link}")
             page.wait_for_selector("main h1")
-        assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), link
+        wide = page.evaluate("document.documentElement.scrollWidth")  # innerWidth grows with what sticks out
+        assert wide <= PHONE["viewport"]["width"], link
     assert page.get_by_role("button", name="Log out").is_visible()
 
 
@@ -166,6 +167,61 @@ def test_dark_is_dark_and_light_is_light(visit):
     assert paper < 150 < 500 < ink
     paper, ink = brightness("light")
     assert ink < 150 < 500 < paper
+
+
+def test_how_well_a_model_does_is_drawn_and_told(visit):
+    page = visit()
+    start(page, spec() + "evaluation: {resamples: 100}\n")
+    page.wait_for_selector(".chip.COMPLETED")
+    quality = page.locator("#quality")
+    quality.locator("canvas").nth(2).wait_for()
+    assert quality.locator("h3").all_inner_texts() == [
+        "Confusion matrix above 0.5",
+        "95 % intervals",
+        "ROC",
+        "Precision and recall",
+        "Calibration",
+    ]
+    assert "0" not in quality.locator("> div").first.evaluate(
+        "part => [...part.childNodes].map((one) => one.nodeValue)"
+    )
+    counts = quality.locator("table").first.locator("td.number").all_inner_texts()
+    assert sum(map(int, counts)) == 114, "a fifth of all rows"
+    chart = quality.locator("[role=img]").first
+    assert chart.get_attribute("aria-label").startswith("ROC: false positives 0, true positives 0")
+    chart.focus()
+    assert page.evaluate("getComputedStyle(document.activeElement).outlineStyle") != "none"
+    assert "threshold" not in page.locator(".legend").nth(1).inner_text()
+
+
+def test_what_is_deployed_is_shown_at_a_desk_and_on_a_phone(visit, served):
+    page = visit()
+    page.click("nav >> text=Deployments")
+    page.wait_for_selector("text=Nothing is deployed")
+    start(page, spec())
+    page.wait_for_selector(".chip.COMPLETED")
+    run_id = page.locator("h1").inner_text()
+    with served.connect() as client:
+        deployed = client.deploy(run_id, "churn")
+        client.deploy(run_id, "churn")
+        deployed.predict(client.run(run_id).predict().ids[0])
+        for settings in ({}, PHONE):
+            page = visit(**settings)
+            page.click("nav >> text=Deployments")
+            row = page.locator("tr", has_text="churn")
+            row.wait_for()
+            told = row.inner_text()
+            assert "version 2, before it 1" in told
+            assert "serving" in told
+            assert row.locator("td.number").all_inner_texts() == ["1", "1"]
+            row.locator("a").focus()
+            page.wait_for_timeout(6000)  # a refresh
+            assert focused(page) == run_id
+            wide = page.evaluate("document.documentElement.scrollWidth")
+            assert wide <= page.viewport_size["width"]
+            page.keyboard.press("Enter")
+            page.wait_for_selector(f"h1 >> text={run_id}")
+        deployed.undeploy()
 
 
 def test_whoever_logs_out_is_out(visit):
@@ -236,7 +292,7 @@ def test_whoever_uses_the_keyboard_keeps_the_focus_while_the_page_refreshes(visi
 
 def test_the_current_page_is_marked_for_those_who_do_not_see_it(visit):
     page = visit()
-    for link in ("Parties", "New run", "Runs"):
+    for link in ("Parties", "Deployments", "New run", "Runs"):
         page.click(f"nav >> text={link}")
         page.wait_for_selector(f"nav a[aria-current=page] >> text={link}")
         assert page.locator("nav a[aria-current]").count() == 1

@@ -5,5 +5,5 @@ import runpy
 from parley.services.wire import version
 
 if __name__ == "__main__":
-    version.VERSION = "0.0.1-other"
+    version.VERSION, version.PROTOCOLS = "0.0.1-other", (1,)
     runpy.run_module("parley.services.party", run_name="__main__", alter_sys=True)

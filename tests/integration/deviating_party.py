@@ -25,7 +25,7 @@ from parley.services.party.signed_keys import decode_vouched, encode_key
 from parley.services.wire.certificates import load_identity
 from parley.services.wire.configuration import load_config
 from parley.services.wire.transport import channel_credentials, channel_options
-from parley.services.wire.version import VERSION
+from parley.services.wire.version import PROTOCOLS, VERSION
 from parley.spec.digests import spec_digest
 from parley.spec.parsing import parse_spec
 
@@ -102,13 +102,14 @@ class DeviatingParty:
             session_id=self._session_id,
             spec_yaml=text,
             version=VERSION,
+            protocol=PROTOCOLS[-1],
             purpose=pb.PURPOSE_TRAIN,
         )
         stubs = {other: self._stub(other, "coordinator", pb_grpc.PartyServiceStub) for other in self.others}
         opened = {other: stub.OpenSession(opening, timeout=60) for other, stub in stubs.items()}
         one, self._key = opened[self.others[0]], SessionKey.generate()
         digest = bytes.fromhex(spec_digest(self._spec))
-        agreement = Agreement("train", digest, fresh_nonce(), one.rows, one.id_digest, one.upper_size)
+        agreement = Agreement("train", digest, fresh_nonce(), one.rows, one.id_digest, one.upper_size, PROTOCOLS[-1])
         config = load_config(self._federation.directory / f"{name}.yaml", PartyConfig)
         own = encode_key(config, self._key, self._session_id, agreement)
         keys = [own if each == name else opened[each].key for each in self.names]

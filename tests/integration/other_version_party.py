@@ -4,7 +4,7 @@ import time
 
 import parley.services.wire.version
 
-parley.services.wire.version.VERSION = "9.9.9"
+parley.services.wire.version.VERSION, parley.services.wire.version.PROTOCOLS = "9.9.9", (9,)
 _now = time.time
 time.time = lambda: _now() + 120
 

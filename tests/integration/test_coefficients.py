@@ -8,6 +8,7 @@ from safetensors.torch import load_file
 from typer.testing import CliRunner
 
 from parley.cli import app
+from parley.services.party.tensor_files import seal
 from parley.splitting import split_dataset
 from parley.testing.federations import ForkedFederation
 
@@ -81,6 +82,19 @@ def test_one_coefficient_of_a_whole_party_leaves_unless_the_policy_keeps_it(tuni
         assert found[party].whole == pytest.approx(exact(tuning, runs["party"], party)[0], rel=6e-3)
         assert found[party].columns == {}
     assert found["telco"].whole is None
+
+
+def test_what_was_told_of_a_run_is_told_again_whatever_becomes_of_its_model(tuning, runs):
+    """A coordinator that has a run finish again, with a solution of its choice, would solve for the party's columns."""
+    before = runs["feature"].coefficients()["bank"].columns
+    path = tuning.directory / "state" / "bank" / "runs" / runs["feature"].run_id / "model.safetensors"
+    kept = path.read_bytes()
+    model = load_file(path)
+    try:
+        path.write_bytes(seal(model | {"coefficients": model["coefficients"] + 1}))
+        assert runs["feature"].coefficients()["bank"].columns == before
+    finally:
+        path.write_bytes(kept)
 
 
 def invoke(*arguments):

@@ -27,7 +27,7 @@ from parley.services.party.transcripts import TranscriptFile, check_record
 from parley.services.wire.certificates import load_identity
 from parley.services.wire.refusals import reason_of
 from parley.services.wire.transport import channel_credentials, channel_options
-from parley.services.wire.version import VERSION
+from parley.services.wire.version import PROTOCOLS, VERSION
 from tests.integration.conftest import spec
 
 NAMES = ("bank", "shop", "telco")
@@ -84,6 +84,7 @@ class Deviating:
                 session_id=self.session_id,
                 spec_yaml=(texts or {}).get(name, small()),
                 version=VERSION,
+                protocol=PROTOCOLS[-1],
                 purpose=pb.PURPOSE_TRAIN,
             )
             for key, value in changes.get(name, {}).items():
@@ -276,11 +277,32 @@ def test_a_party_is_told_to_train_on_ids_of_the_coordinators_choice(coordinator)
     assert refusal.value.reason == "MESSAGE_INVALID"
 
 
+def test_others_are_told_an_earlier_protocol(coordinator):
+    with pytest.raises(Refused) as refusal:
+        coordinator().open(**{name: {"protocol": PROTOCOLS[-2]} for name in OTHERS}).begin()
+    assert (refusal.value.party, refusal.value.reason) == (VICTIM, "CONSENT_DIFFERS")
+
+
 def test_others_are_told_that_the_session_predicts(coordinator, trained):
     predicts = {name: {"purpose": pb.PURPOSE_PREDICT} for name in OTHERS}
     with pytest.raises(Refused) as refusal:
         coordinator(run_id=trained).open(dict.fromkeys(NAMES, trained_spec()), **predicts).begin()
     assert (refusal.value.party, refusal.value.reason) == (VICTIM, "CONSENT_DIFFERS")
+
+
+def test_others_are_told_to_predict_on_another_table_with_the_same_rows(coordinator, trained):
+    """Its sums with the one and with the other would differ by what the victim adds."""
+    for told in ("unlike", "few"):  # of the victim, both are one file
+        every = {name: {"purpose": pb.PURPOSE_PREDICT, "table": "few"} for name in OTHERS}
+        every[VICTIM] = {"purpose": pb.PURPOSE_PREDICT, "table": told}
+        session = coordinator(run_id=trained).open(dict.fromkeys(NAMES, trained_spec()), **every)
+        assert len({session.opened[name].id_digest for name in NAMES}) == 1
+        if told == "few":
+            session.begin()
+            continue
+        with pytest.raises(Refused) as refusal:
+            session.begin()
+        assert (refusal.value.party, refusal.value.reason) == (VICTIM, "CONSENT_DIFFERS")
 
 
 def beginning(edit, *names):

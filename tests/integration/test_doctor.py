@@ -11,9 +11,12 @@ import yaml
 from typer.testing import CliRunner
 
 from parley.cli import app
+from parley.client import RequestRefused
 from parley.services.wire.certificates import create_authority, issue
+from parley.services.wire.version import VERSION
 from parley.splitting import split_dataset
 from parley.testing.federations import ForkedFederation
+from tests.integration.conftest import spec
 
 PARTIES = ("bank", "shop", "telco")
 
@@ -100,8 +103,17 @@ def test_a_federation_is_examined_party_by_party(patient):
         assert "bambi" in checks[f"party {party} policy"]["finding"]
     assert "s ahead" in checks["party telco clock"]["finding"]
     assert "9.9.9" in checks["party telco version"]["finding"]
-    assert checks["party telco version"]["remedy"] == "install the same version on every host"
+    assert checks["party telco version"]["remedy"] == "upgrade whoever is behind"
     assert "4711" not in json.dumps(checks)
+
+
+def test_a_run_without_a_common_protocol_is_refused_with_who_has_to_upgrade(patient):
+    with patient.connect() as client, pytest.raises(RequestRefused) as refused:
+        client.start(spec(table="train", parties=list(PARTIES)))
+    assert refused.value.reason == "VERSION_MISMATCH"
+    own = f"the coordinator (Parley {VERSION}) speaks protocol 2 and 3"
+    assert f"telco (Parley 9.9.9) speaks protocol 9; {own}" in str(refused.value)
+    assert "upgrade the coordinator, bank, shop to Parley 9.9.9" in str(refused.value)
 
 
 def test_a_stopped_party_and_a_stopped_coordinator_are_named(patient):

@@ -4,7 +4,7 @@ import pickle
 
 import numpy as np
 import pytest
-from sklearn.datasets import load_breast_cancer
+from sklearn.datasets import load_breast_cancer, load_diabetes
 
 import parley
 from parley.estimator import FederationClosed, NotPortable
@@ -31,3 +31,13 @@ def test_both_engines_learn_the_same_model_and_nothing_is_left_behind():
     assert not directory.exists()
     with pytest.raises(FederationClosed):
         model.predict(rest)
+
+
+def test_a_regression_in_processes_pays_for_its_targets_once():
+    X, y = load_diabetes(return_X_y=True)
+    settings = {"parties": 3, "epsilon": 4.0, "target_range": (0, 400), "steps": 2, "random_state": 7}
+    with parley.FederatedRegressor(**settings) as model:
+        for _ in range(2):
+            model.fit(X[:120, :6], y[:120])
+            assert model._run.ledger().report.pure_epsilon == pytest.approx(4)
+        assert np.isfinite(model.predict(X[120:130, :6])).all()

@@ -66,11 +66,9 @@ def write_tables(directory, party: int, more: int = 0) -> dict[str, dict[str, st
     rows, labels = records_of(party)
     own = {"id": ids, **{f"f{j}": column for j, column in enumerate(rows.T)}, "label": labels}
     pa.parquet.write_table(pa.table(own), directory / f"records{party}.parquet")
-    return {
-        "train": {"path": path},
-        "bounded": {"path": path},
-        "records": {"path": directory / f"records{party}.parquet", "label": "label"},
-    }
+    records = {"path": directory / f"records{party}.parquet", "label": "label"}
+    same = dict.fromkeys(("records", "noised", "spring", "autumn", "checked"), records)
+    return {"train": {"path": path}, "bounded": {"path": path}, **same}
 
 
 @pytest.fixture(scope="module")
@@ -90,7 +88,7 @@ def federation(tmp_path_factory):
             directory,
             tables,
             {"train": {"path": directory / "labels.parquet"}},
-            policy={"minimum_parties": 3, "differencing": "refuse"},
+            policy={"minimum_parties": 3, "differencing": "refuse", "coefficients": "columns"},
             policies=dict.fromkeys(OPEN, NO_FLOORS)
             | {"west": {"views": views}, "south": {"sums_per_row": 30}, "north": {"sums_per_row": "columns"}}
             | {"strict": {"features": {"required": True}}},
@@ -196,6 +194,8 @@ def test_an_owner_lets_no_two_runs_differ_by_a_column(client, seen):
         client.start(linear(choosing(KEPT, view="wide"), **few))
     with pytest.raises(RequestRefused, match="other columns of the same rows"):  # another seed helps nothing
         client.start(linear(choosing(KEPT, view="wide"), seed=8, **few))
+    with pytest.raises(RequestRefused, match=r"north.*other partners over the same rows"):  # another table of west's
+        client.start(linear(choosing(KEPT, table="bounded"), **few))
     assert client.start(linear(choosing(KEPT, view="narrow"), seed=9, **few)).result() is not None
 
 
@@ -340,6 +340,19 @@ def test_another_seed_does_not_keep_whole_batches_from_being_subtracted(client, 
     assert np.abs(difference_of_runs(all_three, rest) - seen("clear-2")[0]).max() < 1e-9
 
 
+def test_averages_over_rows_that_are_noised_once_hold_the_noised_rows(client, seen, federation):
+    """Labels beside the rows are not covered, so that such a run stays an exact one."""
+    client.start(averages(OPEN, batch=1, table="noised", privacy={"features": NOISED})).result()
+    found = batch_of_one(seen("sum")[0], features=FEATURES, classes=CLASSES, weight=0.5)
+    for each in (each for each in found if each.count == 1):
+        held = [rows[labels == each.label] for rows, labels in map(records_of, range(3))]
+        assert min(np.abs(np.concatenate(held) - each.values).max(axis=1)) > 0.5
+    command = [sys.executable, "-m", "parley", "ledger", "datasets", "--json", "--config"]
+    shown = subprocess.run([*command, str(federation.directory / "open_south.yaml")], capture_output=True, check=True)
+    account = {each["data set"]: each for each in json.loads(shown.stdout)["datasets"]}["features/noised"]
+    assert account["ε spent"] == pytest.approx(NOISED["epsilon"], rel=1e-6)
+
+
 def test_averages_with_a_bound_for_each_record_are_paid_for_and_refused_past_the_budget(client, federation):
     train = yaml.safe_load(averages(OPEN))["train"]
     records = {"epsilon": 5, "noise": 4, "honest": 2}
@@ -374,6 +387,87 @@ def test_a_batch_of_one_is_a_row_with_its_label(client, seen):
     for each in alone:
         held = [rows[labels == each.label] for rows, labels in map(records_of, range(3))]
         assert min(np.abs(np.concatenate(held) - each.values).max(axis=1)) < 1e-9
+
+
+def test_two_runs_whose_rows_differ_by_one_give_it_away(client, seen):
+    """One row more is checked at each party, and so is out of the whole batch of training rows."""
+    task = yaml.safe_load(averages(OPEN))["train"]["task"]
+    moved = {}
+    for share in (0.4, 0.42):
+        train = yaml.safe_load(averages(OPEN, batch=ROWS))["train"] | {"task": task | {"checked": share}}
+        before = len(seen("sum"))
+        client.start(averages(OPEN, seed=81, train=train)).result()
+        rows = ROWS - round(share * ROWS)
+        moved[rows] = rows * seen("sum")[before]
+    found = batch_of_one(moved[36] - moved[35], features=FEATURES, classes=CLASSES, weight=0.5)
+    alone = [each for each in found if each.count == 1]
+    assert alone
+    for each in alone:
+        held = [rows[labels == each.label] for rows, labels in map(records_of, range(3))]
+        assert min(np.abs(np.concatenate(held) - each.values).max(axis=1)) < 1e-6
+
+
+def test_an_owner_lets_no_two_runs_differ_by_a_few_rows(client, seen):
+    four = [*KEPT, OPEN[0]]
+    train = yaml.safe_load(averages(four))["train"]
+    client.start(averages(four)).result()
+    client.start(averages(four, train=train | {"gamma": 0.5})).result()  # the same rows in every value
+    opened = len(seen("sum"))
+    changed = {
+        "one row less in a batch": {"train": train | {"batch": 31}},
+        "one row more that is checked": {"train": train | {"task": train["task"] | {"checked": 0.42}}},
+        "another row left out by another seed": {"seed": 9},
+        "another table of checked rows": {"train": train | {"task": train["task"] | {"checked": "records"}}},
+        "a party less in each round": {"train": train | {"parties_per_round": 3}},
+        "a party that the coordinator calls lost": {
+            "privacy": {"aggregation": {"recovery": True, "threshold": 3, "minimum_parties": 3}}
+        },
+    }
+    for change in changed.values():
+        with pytest.raises(RequestRefused, match=r"some of the same rows.*keep rows, batches"):
+            client.start(averages(four, **change))
+    assert len(seen("sum")) == opened
+
+
+def test_an_owner_lets_no_two_runs_differ_by_a_party_in_what_they_read_beside_their_own_tables(client, seen):
+    train = yaml.safe_load(averages(KEPT, batch=ROWS))["train"]
+    train["task"]["checked"] = "checked"
+    client.start(averages([*KEPT, OPEN[0]], table="spring", train=train)).result()
+    opened = len(seen("sum"))
+    with pytest.raises(RequestRefused, match="other partners over the same rows"):
+        client.start(averages(KEPT, table="autumn", train=train, seed=4))
+    assert len(seen("sum")) == opened
+
+
+def explored(parties, rows: str = "0:30", **changes) -> str:
+    content = {
+        "name": "explored",
+        "parties": list(parties),
+        "split": {"lower": rows, "upper": "lower", "test": 0},
+        "train": {"algorithm": "explore", **changes},
+        "privacy": {"labels": {"mechanism": "off"}},
+    }
+    return yaml.safe_dump(content)
+
+
+def test_figures_over_rows_that_differ_by_one_give_it_away(client):
+    means = {}
+    for last in (30, 31):
+        run = client.start(explored(OPEN, f"0:{last}"))
+        run.result()
+        means[last] = run.coefficients()[OPEN[2]].figures["w2"]["mean"]
+    assert abs(31 * means[31] - 30 * means[30] - columns_of(2)[30, 2]) < 0.1
+
+
+def test_an_owner_lets_figures_be_asked_for_over_one_choice_of_rows_and_bins(client):
+    narrow = choosing(KEPT, view="narrow")
+    for _ in range(2):
+        run = client.start(explored(narrow))
+        run.result()
+    assert run.coefficients()["west"].figures["w0"]["rows"] == 30
+    for change in ({"rows": "0:31"}, {"rows": "1:31"}, {"bins": 9}, {"smallest_cell": 19}):
+        with pytest.raises(RequestRefused, match=r"figures over some of the same rows.*same rows, bins and cells"):
+            client.start(explored(narrow, **change))
 
 
 def test_an_owner_asks_for_more_rows_in_a_batch(client, seen):
@@ -422,18 +516,30 @@ def test_a_value_that_does_not_fit_keeps_the_sum_from_opening_and_names_nobody(c
     assert any("kept from opening" in log for log in logs)
 
 
+def registered(federation, party: str) -> list[dict]:
+    config = str(federation.directory / f"{party}.yaml")
+    command = [sys.executable, "-m", "parley", "exposure", "--config", config, "--json"]
+    runs: list[dict] = json.loads(subprocess.run(command, capture_output=True, check=True, text=True).stdout)["runs"]
+    return runs
+
+
+def test_each_trajectory_of_a_step_is_a_sum_of_every_row_in_the_register(client, seen, federation):
+    train = yaml.safe_load(linear(OPEN))["train"] | {
+        "upper": {"steps": 1},
+        "lower": {"solver": "sgd", "steps": 2, "warmup_steps": 1, "optimiser": {"step": 0.1}},
+        "zeroth_order": {"directions": 2, "smoothing": 0.01},
+        "model": {"kind": "linear", "out": 2},
+    }
+    run = client.start(linear(OPEN, seed=91, train=train))
+    run.result()
+    several = [total.size // ROWS for total in seen("sum") if total.size % ROWS == 0]
+    assert max(several) > 1, "more than one trajectory in one message"
+    entry = next(each for each in registered(federation, OPEN[1]) if each["run_id"] == run.run_id)
+    assert entry["sums"] >= sum(several)
+
+
 def test_the_register_shows_what_left(federation):
-    command = [
-        sys.executable,
-        "-m",
-        "parley",
-        "exposure",
-        "--config",
-        str(federation.directory / "west.yaml"),
-        "--json",
-    ]
-    shown = json.loads(subprocess.run(command, capture_output=True, check=True, text=True).stdout)
-    views = {entry["view"] for entry in shown["runs"]}
-    assert "narrow" in views
-    counted = [entry for entry in shown["runs"] if entry["view"] == "narrow" and entry["algorithm"] == "bambi"]
+    runs = registered(federation, "west")
+    assert "narrow" in {entry["view"] for entry in runs}
+    counted = [entry for entry in runs if entry["view"] == "narrow" and entry["algorithm"] == "bambi"]
     assert sum(bool(entry["sums"]) for entry in counted) >= 2  # runs that another party refused have none

@@ -16,7 +16,7 @@ from parley.contracts.tensor.v1 import tensor_pb2
 from parley.services.wire.certificates import create_authority, issue, load_identity
 from parley.services.wire.refusals import reason_of
 from parley.services.wire.transport import channel_credentials, channel_options
-from parley.services.wire.version import VERSION
+from parley.services.wire.version import PROTOCOLS, VERSION
 from tests.integration.conftest import spec
 
 SPECS = {
@@ -109,6 +109,7 @@ def session(federation):
             session_id=f"s-{np.random.default_rng().integers(1 << 60)}",
             spec_yaml=text,
             version=VERSION,
+            protocol=PROTOCOLS[-1],
             purpose=party_service_pb2.PURPOSE_TRAIN,
         )
         opened = [stub.OpenSession(request, timeout=20) for stub in stubs]
@@ -250,14 +251,16 @@ def test_a_session_refuses_keys_that_others_did_not_sign(session):
     assert refusal_of(lambda: stub.BeginSession(too_few, timeout=20))[1] == "MESSAGE_INVALID"
 
 
-def test_a_party_refuses_another_version_and_strange_names(session):
+def test_a_party_refuses_a_protocol_that_it_does_not_speak_and_strange_names(session):
     stub, request, _ = session
     old = party_service_pb2.OpenSessionRequest.FromString(request.SerializeToString())
-    old.version = "0.0.1"
+    old.version, old.protocol = "0.1.0", 0
     assert refusal_of(lambda: stub.OpenSession(old, timeout=20)) == (
         grpc.StatusCode.FAILED_PRECONDITION,
         "VERSION_MISMATCH",
     )
+    old.version, old.protocol = VERSION, 9
+    assert refusal_of(lambda: stub.OpenSession(old, timeout=20))[1] == "VERSION_MISMATCH"
     path = party_service_pb2.OpenSessionRequest.FromString(request.SerializeToString())
     path.run_id = "../../etc"
     assert refusal_of(lambda: stub.OpenSession(path, timeout=20))[1] == "MESSAGE_INVALID"

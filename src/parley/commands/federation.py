@@ -65,6 +65,7 @@ def parties(address: Address, identity: Identity, coordinator: Coordinator = "co
             "address": party.address,
             "reachable": party.reachable,
             "version": party.version,
+            "protocol": party.protocol,
             "tables": [(_offer if json else _summary)(table) for table in party.offers],
             "milliseconds": round(party.latency_milliseconds, 1),
             "problem": party.problem,

@@ -438,4 +438,5 @@ def _row(run: "Run") -> dict[str, Any]:
         "queue_position": message.queue_position,
         "priority": message.priority,
         "started_by": message.started_by,
+        "protocol": message.protocol,
     }

@@ -19,7 +19,7 @@ from threadpoolctl import threadpool_limits
 from parley.coordinator.labels import LabelAccess, LabelKind
 from parley.coordinator.programs import CommonRows, Report
 from parley.numerics.arrays import Vector
-from parley.party.roles import Begun, LocalPrivacy, Opened, PartyAlgorithm, SavedModel, Tables
+from parley.party.roles import Begun, LocalPrivacy, Opened, PartyAlgorithm, RowEngine, SavedModel, Tables
 from parley.privacy.dataset_ledger import DatasetTerms
 from parley.privacy.ledger import Ledger
 from parley.privacy.noise import KeyedNoise, new_key
@@ -34,7 +34,7 @@ from parley.simulation.driver import Exchange, Outcome, Simulation, finished
 from parley.simulation.peers import MemoryLine, memory_peers
 from parley.simulation.sums import pair_secrets, protected_sums
 from parley.spec.run import RunSpec
-from parley.tables.loading import Labels, Table, row_digest
+from parley.tables.loading import Labels, Table
 
 ReadLabels = Callable[[RunSpec, LabelKind], Labels]
 
@@ -62,6 +62,8 @@ class Holding:
     tables: Tables = field(default_factory=lambda: TableStore({}))
     """Its other tables, and labels of its own."""
     privacy: Callable[[], LocalPrivacy] = scratch_privacy
+    engine: RowEngine | None = None
+    """What works on many of its rows at once; this process if None."""
 
 
 @dataclass(frozen=True)
@@ -166,12 +168,13 @@ def simulation_of(
             model_imports=spec.train.imports,
             privacy=held.privacy,
             coordinator=lines[m],
+            engine=held.engine,
         )
         for m, held in enumerate(holdings)
     ]
     sizes = _sizes(party, opened)
     for each in opened if spec.train.layout == "vertical" else opened[:1]:
-        digest = bytes.fromhex(row_digest(each.table))
+        digest = bytes.fromhex(each.table.row_digest)
         coordinator.check(spec, access, CommonRows(len(each.table), digest, each.name))
     program = coordinator.program(spec, access)
     peers, secrets = memory_peers(len(opened)), pair_secrets(len(opened))
@@ -195,10 +198,16 @@ def train_pooled(
 
 
 def train_tables(
-    spec: RunSpec, tables: Sequence[Table], known: Labels, *, noise_key: bytes | None = None, run_id: str = "pooled"
+    spec: RunSpec,
+    tables: Sequence[Table],
+    known: Labels,
+    *,
+    noise_key: bytes | None = None,
+    run_id: str = "pooled",
+    engine: RowEngine | None = None,
 ) -> PooledRun:
     """The same with tables and labels that are in memory already, in the order of the parties."""
-    holdings = [Holding(table) for table in tables]
+    holdings = [Holding(table, engine=engine) for table in tables]
     return train_holdings(spec, holdings, lambda _, __: known, noise_key=noise_key, run_id=run_id)
 
 

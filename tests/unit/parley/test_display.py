@@ -39,3 +39,10 @@ def test_a_narrow_terminal_breaks_sentences_before_it_breaks_an_id(output):
     display.show([ROW], as_json=False)
     assert any(ROW["run_id"] in line for line in written.getvalue().splitlines())
     assert max(map(len, written.getvalue().splitlines())) <= 80
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"), [(121156.0, "121156"), (0.123456789, "0.12346"), (1e300, "1e+300"), (3, "3")]
+)
+def test_a_count_keeps_its_digits_and_a_share_five_of_them(value, shown):
+    assert display.text(value) == shown

@@ -53,6 +53,17 @@ def test_a_regression_learns_what_a_linear_one_learns():
     assert regressor(steps=20).fit(X, y).score(rest, truth) > linear - 0.1
 
 
+def test_targets_of_a_regression_are_protected_on_a_declared_range():
+    X, y = load_diabetes(return_X_y=True)
+    private = regressor(epsilon=8.0, target_range=(0, 400))
+    assert private.fit(X, y).score(X, y) > 0.1
+    assert (private.mean_, private.scale_) == (200, 100), "of the range, not of the targets"
+    with pytest.raises(ValueError, match="target_range"):
+        regressor(epsilon=8.0).fit(X, y)
+    with pytest.raises(ValueError, match="no range"):
+        regressor(epsilon=8.0, target_range=(4, 4)).fit(X, y)
+
+
 def test_one_hidden_layer_may_be_given_as_a_number():
     X, y = load_iris(return_X_y=True)
     np.testing.assert_array_equal(

@@ -19,6 +19,7 @@ def test_parties_that_were_told_the_same_agree():
     ("change", "what"),
     [
         ({"purpose": "predict"}, "purpose"),
+        ({"protocol": 2}, "protocol"),
         ({"spec_digest": bytes(32)}, "spec"),
         ({"rows": 559}, "number of rows"),
         ({"id_digest": bytes(32)}, "rows"),
@@ -45,7 +46,14 @@ def test_everything_that_was_agreed_on_is_in_the_consent():
         (BEGINNING, [first, replace(second, name="telco")]),
         (BEGINNING, [first, replace(second, public_key=bytes(32))]),
     ]
-    for change in ({"purpose": "predict"}, {"spec_digest": b""}, {"nonce": b""}, {"rows": 1}, {"upper_size": 2}):
+    for change in (
+        {"purpose": "predict"},
+        {"spec_digest": b""},
+        {"nonce": b""},
+        {"rows": 1},
+        {"upper_size": 2},
+        {"protocol": 3},
+    ):
         others.append((BEGINNING, [replace(each, agreement=replace(each.agreement, **change)) for each in MEMBERS]))
     found = [consent_of(beginning, members) for beginning, members in [(BEGINNING, MEMBERS), *others]]
     assert len(set(found)) == len(found)

@@ -42,6 +42,18 @@ def only(*changes):
     return problem
 
 
+def test_what_the_owner_of_a_table_sets_is_said_to_be_the_owners():
+    problem = only(("split:", "standardise: true\nsplit:"))
+    assert problem.field == "standardise"
+    assert "`tables` of the party's configuration" in problem.message
+
+
+def test_a_list_with_a_wrong_item_is_not_called_too_short_as_well():
+    problem = only(("[bank, shop, telco]", "[{name: bank, standardise: true}]"))
+    assert problem.field == "parties.0.standardise"
+    assert only(("[bank, shop, telco]", "[]")).message == "needs at least 1 entries, and has 0"
+
+
 @pytest.mark.parametrize(
     ("old", "new", "field", "line", "meant"),
     [

@@ -14,6 +14,7 @@ from sklearn.preprocessing import MinMaxScaler, OneHotEncoder, StandardScaler
 from parley.tables.errors import FeatureMissing
 from parley.tables.loading import Table
 from parley.tables.preprocessing import Declared, Fitted, PreprocessingInvalid, apply, fit
+from parley.tables.spelling import DateColumn
 
 SCALERS = {"standard": StandardScaler(), "minmax": MinMaxScaler(), "none": "passthrough"}
 
@@ -141,3 +142,48 @@ def test_a_party_without_preprocessing_never_imports_scikit_learn():
     )
     answer = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert answer.stdout.strip() == "False"
+
+
+def test_hashed_categories_learn_nothing_and_set_one_column_each():
+    table, declared = messy(), Declared("mean", ("city",), max_categories=4, encoding="hashed")
+    fitted = fit(declared, table, np.arange(5))
+    assert not declared.learnt_categories
+    assert fitted.outputs[3:] == ["city#0", "city#1", "city#2", "city#3"]
+    table.texts["city"][0] = "Atlantis"
+    found = apply(fitted, table).features[:, 3:]
+    np.testing.assert_array_equal(found.sum(axis=1), 1)
+    np.testing.assert_array_equal(found, apply(Fitted.from_json(fitted.to_json()), table).features[:, 3:])
+
+
+@pytest.mark.parametrize("encoding", ["one_hot", "hashed"])
+def test_indicators_say_where_values_are_missing(encoding):
+    table = messy()
+    declared = Declared("mean", ("city",), encoding=encoding, max_categories=5, indicators=("b", "city"))
+    found = apply(fit(declared, table, np.arange(40)), table)
+    np.testing.assert_array_equal(found.features[:, found.columns.index("b=(missing)")], np.isnan(table.features[:, 1]))
+    expected = [text is None for text in table.texts["city"]]
+    np.testing.assert_array_equal(found.features[:, found.columns.index("city=(missing)")], expected)
+    cities = [index for index, name in enumerate(found.columns) if name.startswith(("city=", "city#"))]
+    np.testing.assert_array_equal(found.features[:, cities].sum(axis=1), 1)
+
+
+def test_dates_are_scaled_as_numbers_and_turned_as_dates():
+    table = messy()
+    table.features[:, 0] = np.arange(40.0)
+    date = DateColumn("a", cycles=("week",))
+    fitted = Fitted.from_json(
+        fit(Declared("mean", ("city",), scale="standard", dates=(date,)), table, np.arange(40)).to_json()
+    )
+    found = apply(fitted, table)
+    assert found.columns[:5] == ["a", "b", "c", "a:week sin", "a:week cos"]
+    assert found.features[:, 0].mean() == pytest.approx(0, abs=1e-12)
+    np.testing.assert_allclose(found.features[:, 3], np.sin(2 * np.pi * np.arange(40) / 7), atol=1e-12)
+
+
+def test_large_numbers_that_differ_little_are_standardised_too():
+    table = messy()
+    table.features[:] = 1e18 + 1000 * np.arange(120.0).reshape(40, 3)
+    table.features[:, 2] = 0.1
+    found = apply(fit(Declared(scale="standard", categorical=("city",), missing="mean"), table, np.arange(40)), table)
+    np.testing.assert_allclose(found.features[:, :2].std(axis=0), 1, rtol=1e-2)
+    assert (found.features[:, 2] == 0).all(), "a constant column is exactly 0"

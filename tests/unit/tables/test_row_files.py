@@ -17,7 +17,7 @@ import pytest
 from parley.tables.digests import table_digest
 from parley.tables.errors import ColumnNotNumeric, FeatureMissing, TableError
 from parley.tables.identities import AlignmentStale, RowChoice
-from parley.tables.loading import IdDuplicated, IdMissing, TableRequest, id_digest, load_table, row_digest
+from parley.tables.loading import IdDuplicated, IdMissing, TableRequest, id_digest, load_table
 from parley.tables.places import Place
 from parley.tables.preprocessing import Declared, apply, fit
 from parley.tables.row_files import Workspace, load_mapped
@@ -63,7 +63,7 @@ def test_a_folder_of_files_is_mapped_as_it_would_be_read(tmp_path, workspace, su
     assert isinstance(mapped.features, np.memmap)
     assert np.array_equal(mapped.ids, held.ids)
     assert mapped.features.tobytes() == held.features.tobytes()
-    assert row_digest(mapped) == id_digest(held.ids)
+    assert mapped.row_digest == id_digest(held.ids)
     assert table_digest(mapped) == table_digest(held)
 
 

@@ -35,8 +35,13 @@ def test_figures_are_told_by_column_and_name_and_those_that_are_not_there_are_no
     assert ("x", "bin 3 up to") not in found
 
 
+ONE_ROW = ReleasedLabels((np.arange(100) == 17).astype(np.uint8))
+"""What a coordinator sends that asks in which bins row 17 is."""
+
+
 @pytest.mark.parametrize(
-    ("against", "labels"), [(True, None), (False, LABELS), (True, ReleasedLabels(LABELS.classes[:7]))]
+    ("against", "labels"),
+    [(True, None), (False, LABELS), (True, ReleasedLabels(LABELS.classes[:7])), (True, ONE_ROW)],
 )
 def test_labels_come_as_the_spec_says_or_not_at_all(against, labels):
     party = role(against)

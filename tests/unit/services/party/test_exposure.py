@@ -65,12 +65,29 @@ NETWORK = {"rank": None}
         ({"rows_digest": "some", "layout": "horizontal", "seed": 5}, None),
         ({"rows_digest": "some", "layout": "horizontal", "seed": ANY_SEED}, "some of the same rows"),
         ({"partners": ("bank", "shop"), "rank": None, "seed": ANY_SEED}, "other partners"),
+        ({"drawn": "31 of 60"}, None),  # each row has values of its own
+        ({"drawn": "31 of 60", "layout": "horizontal"}, "some of the same rows, with the same seed"),
+        ({"drawn": "31 of 60", "layout": "horizontal", "seed": 5}, None),
+        ({"layout": "figures", "columns": ("a",), "partners": ("bank", "shop")}, None),
     ],
 )
 def test_runs_that_could_be_subtracted_are_told_from_those_that_could_not(changes, how):
     found = difference(replace(FIRST, run_id="two", **changes), FIRST)
     assert (found is None) == (how is None)
     assert how is None or how in (found or "")
+
+
+@pytest.mark.parametrize(
+    ("changes", "how"),
+    [
+        ({"drawn": "9 bins", "seed": 5}, "figures over some of the same rows"),
+        ({"rows_digest": "some", "seed": 5}, "figures over some of the same rows"),
+        ({"columns": ("a",), "partners": ("bank", "shop"), "seed": 5}, None),
+    ],
+)
+def test_figures_of_columns_are_told_over_one_choice_of_rows(changes, how):
+    first = replace(FIRST, layout="figures", rank=None, drawn="10 bins")
+    assert difference(replace(first, run_id="two", **changes), first) == how
 
 
 def test_a_run_with_other_partners_is_refused_and_names_the_earlier_one(register):

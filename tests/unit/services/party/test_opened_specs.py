@@ -74,6 +74,14 @@ def test_a_run_that_has_begun_keeps_its_spec(party):
         servicer._prepared(opening(SPEC.replace("steps: 1", "steps: 2")), "hub")
 
 
+def test_a_run_whose_spec_this_version_reads_differently_is_told_so(party):
+    servicer = party()
+    servicer._store.save_spec("run", "0" * 64)
+    servicer._store.save_spec_yaml("run", SPEC)
+    with pytest.raises(SpecDiffers, match="reads it differently from the version that the run began with"):
+        servicer._prepared(opening(), "hub")
+
+
 @pytest.mark.parametrize("fields", [{"ids": ["3"]}, {"table": "train"}])
 def test_a_session_that_trains_takes_no_rows_of_the_coordinators_choice(party, fields):
     with pytest.raises(MessageInvalid, match="takes no ids"):

@@ -1,7 +1,6 @@
 """Short work is done in the event loop, long work in a thread."""
 
 import threading
-import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -9,17 +8,31 @@ import pytest
 from parley.services.wire.adaptive_executor import SHORT_SECONDS, AdaptiveExecutor
 
 
+class Clock:
+    """Goes on only when it is told to."""
+
+    seconds = 0.0
+
+    def __call__(self):
+        return self.seconds
+
+
 @pytest.fixture
-def work():
+def clock():
+    return Clock()
+
+
+@pytest.fixture
+def work(clock):
     with ThreadPoolExecutor(max_workers=1) as worker:
-        yield AdaptiveExecutor(worker)
+        yield AdaptiveExecutor(worker, clock)
 
 
-async def test_work_moves_into_the_event_loop_once_it_was_short_and_out_once_it_was_long(work):
+async def test_work_moves_into_the_event_loop_once_it_was_short_and_out_once_it_was_long(work, clock):
     here = threading.current_thread()
 
     def where(seconds=0.0):
-        time.sleep(seconds)
+        clock.seconds += seconds
         return threading.current_thread()
 
     assert await work.do("kind", where) is not here, "nothing is known of its length yet"
