@@ -28,14 +28,12 @@ PIVOTED = {
 JUDGEMENTS = {
     "fedbio-suspects": (
         "*default* is a spec that says nothing but its task; the others are fitted to the end in one place, with "
-        "the L2 coefficient that does best on the test rows or the truth, which nobody could choose. The default "
-        "is ahead of all of them in both figures; by most where half of the labels and more are wrong, by little "
-        "at ρ = 0.1, and at ρ = 0.95 the checked rows alone come close."
+        "the L2 coefficient that does best on the test rows or the truth, which nobody could choose."
     ),
     "fedbio-cleaning": (
         "The paper's algorithms as printed (`warm_rounds: 0`), with its constants. The paper draws curves of a "
-        "network of three layers and prints no figure. What a spec gets by default is another thing, and better: "
-        "`fedbio-suspects` below."
+        "network of three layers and prints no figure. What a spec gets by default is another thing: "
+        "`fedbio-suspects`."
     ),
     "fedbio-quadratic": (
         "Averaged u removes the bias of averaged local hyper-gradients, momenta most of the drift of local steps, "

@@ -14,6 +14,7 @@ which no party could choose: it is what a tuned FedAvg tends to at best. Rows ar
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -36,7 +37,7 @@ from parley.experiments.fedbio_federation import spec
 from parley.numerics.storm import Vector
 from parley.party.fedbio.objectives import Rows
 from parley.party.fedbio.role import settings_of
-from parley.protocols.fedbio.settings import FedbioSpec
+from parley.protocols.fedbio.settings import CleaningSpec, FedbioSpec
 from parley.spec.parsing import parse_spec
 
 SETS = {"MNIST": "mnist", "Fashion-MNIST": "fashion-mnist"}
@@ -58,8 +59,13 @@ def run(quick: bool, data: Path | None = None, seed: int = SEED) -> list[dict[st
 def compare(name: str, folder: Path, rho: float, seed: int = SEED) -> list[dict[str, object]]:
     """The rows of one data set at one share of redrawn labels."""
     images = load_digits(folder)
-    parts = clients(images, rho, seed)
-    settings = settings_of(parse_spec(spec()).settings(FedbioSpec))
+    train = parse_spec(spec()).settings(FedbioSpec)
+    settings, task = settings_of(train), train.task
+    assert isinstance(task, CleaningSpec)  # noqa: S101 (`spec` says so)
+    parts = [
+        replace(part, objective=replace(part.objective, ridge=task.regularisation))
+        for part in clients(images, rho, seed)
+    ]
     found = {"default": clean(parts, images, settings, rounds=ROUNDS, seed=seed), **alternatives(parts, images)}
     return [
         {"case": f"{name}, {case}, rho={rho}", "metric": metric, "ours": value, "paper": None}
@@ -82,11 +88,11 @@ def alternatives(parts: Sequence[Client], images: Digits) -> dict[str, Cleaned]:
         )
         for o, part in list(zip(own, parts, strict=True))[:ALONE]
     ]
-    nan = float("nan")
+    error, auc = (float(np.mean(found)) for found in zip(*[(c.test_error, c.auc) for c in alone], strict=True))
     return {
         "all rows": fitted(*everything, images, parts),
         "checked rows": fitted(*checked, images, parts),
-        "one party": Cleaned(*np.mean([(c.test_error, c.auc) for c in alone], axis=0).tolist(), nan),
+        "one party": Cleaned(error, auc, float("nan")),
     }
 
 

@@ -28,8 +28,8 @@ Rows = NDArray[np.int64]
 TRUST_STEPS = 50
 """Steps of the fixed point of `trust`; each shrinks the distance, and the model moves on before more would matter."""
 LEAST_TRUST = 0.02
-NETWORK_STEP_LIMIT = 1.0
-"""Largest step of warm rounds in units of 1/λ, where there are hidden layers."""
+STEP_LIMIT, NETWORK_STEP_LIMIT = 4.0, 1.0
+"""Largest step of warm rounds in units of 1/λ: half of where momentum would diverge, and less for hidden layers."""
 POWER_STEPS = 30
 
 
@@ -303,8 +303,7 @@ class DataCleaning(AutogradObjective):
     def largest_warm_step(self) -> float:
         """A step that warm rounds can take on these rows, by the largest eigenvalue λ of their second moment.
 
-        The curvature L of a softmax regression's loss is λ/C at first and λ/2 at most, where every row is torn between two
-        classes: 2/L at their geometric mean is below 3.8/L at most, where momentum would diverge for two classes.
+        A softmax regression's loss has curvature λ/2 at most; rows in other units then need no other settings.
         """
         features, direction = self._tensors[0], torch.ones(self.features.shape[1] + 1, dtype=torch.float64)
         largest = 0.0
@@ -313,7 +312,7 @@ class DataCleaning(AutogradObjective):
             along = features @ direction[:-1] + direction[-1]
             direction = torch.cat([features.T @ along, along.sum()[None]]) / len(features)
             largest = float(direction.norm())
-        return (NETWORK_STEP_LIMIT if self.hidden else 2 * (2 * self.classes) ** 0.5) / largest
+        return (NETWORK_STEP_LIMIT if self.hidden else STEP_LIMIT) / largest
 
     def _own_scores(self, y: Vector) -> Vector:
         """Log-likelihood of each training label."""
