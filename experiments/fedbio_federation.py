@@ -1,6 +1,7 @@
 """Data cleaning on MNIST by real processes: ten parties and a coordinator over mutual TLS, sums under pairwise masks.
 
-The parties have the rows, names and seed of the simulation in `fedbio_cleaning`: both end with the same figures.
+The parties have the rows, names and seed of `fedbio_cleaning`, and the settings that a spec has by default, as in
+`fedbio_suspects`: both end with the same figures.
 """
 
 from collections.abc import Sequence

@@ -95,9 +95,7 @@ class FedbioProgram(LabelFreeProgram):
 def program(spec: RunSpec, _: LabelAccess) -> FedbioProgram:
     """The program of a run."""
     train = spec.settings(FedbioSpec)
-    settings = fedbio.Settings(
-        len(spec.parties), train.has_momenta, train.parties_per_round, spec.seed, train.warm_rounds
-    )
+    settings = fedbio.Settings(len(spec.parties), train.has_momenta, train.parties_per_round, spec.seed, train.warm)
     length = Length(train.rounds, spec.evaluate_every, spec.checkpoint_every)
     outputs = len(train.task.classes) if isinstance(train.task, CleaningSpec) else train.task.ways
     return FedbioProgram(settings, length, outputs=outputs, dtype=spec.dtype)
@@ -111,10 +109,10 @@ def foretell(spec: RunSpec, _: LabelAccess, widths: Widths) -> Forecast:
     # Who was not in the round before needs the variables beside the momenta.
     opening = size * (2 if train.has_momenta and sampled not in (None, parties) else 1)
     checkpoints = kept(train.rounds, spec.checkpoint_every, last=False).count - 1
-    bilevel = train.rounds - train.warm_rounds
+    bilevel = train.rounds - train.warm
     momenta = [Trips(bilevel, number * size, size, participants=sampled)] if train.has_momenta else []
     # Momenta come with the averages from the second round on that has them.
-    plain = min(train.warm_rounds, train.rounds - 1)
+    plain = min(train.warm, train.rounds - 1)
     return [
         Trips(1, 0.0, size, participants=sampled),
         Trips(plain, number * size, size, participants=sampled),

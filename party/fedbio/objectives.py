@@ -10,6 +10,7 @@ paper · code
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from itertools import pairwise
 from typing import NamedTuple, Protocol
 
@@ -27,8 +28,9 @@ Rows = NDArray[np.int64]
 TRUST_STEPS = 50
 """Steps of the fixed point of `trust`; each shrinks the distance, and the model moves on before more would matter."""
 LEAST_TRUST = 0.02
-LARGEST_START = 6.0
-"""Weights start between sigmoid(−6) and sigmoid(6): beyond, no gradient would bring them back."""
+STEP_LIMIT, NETWORK_STEP_LIMIT = 4.0, 1.0
+"""Largest step of warm rounds in units of 1/λ: half of where momentum would diverge, and less for hidden layers."""
+POWER_STEPS = 30
 
 
 class InvalidData(ValueError):
@@ -295,8 +297,22 @@ class DataCleaning(AutogradObjective):
     def warm_weights(self, y: Vector) -> Vector:
         """Logits of how likely each training label is right, as model y and its trust have it."""
         trust = self.trust(y)
-        odds = self._own_scores(y) + np.log(trust * self.classes / (1 - trust))
-        return np.asarray(np.clip(odds, -LARGEST_START, LARGEST_START), dtype=np.float64)
+        return np.asarray(self._own_scores(y) + np.log(trust * self.classes / (1 - trust)), dtype=np.float64)
+
+    @cached_property
+    def largest_warm_step(self) -> float:
+        """A step that warm rounds can take on these rows, by the largest eigenvalue λ of their second moment.
+
+        A softmax regression's loss has curvature λ/2 at most; rows in other units then need no other settings.
+        """
+        features, direction = self._tensors[0], torch.ones(self.features.shape[1] + 1, dtype=torch.float64)
+        largest = 0.0
+        for _ in range(POWER_STEPS):
+            direction = direction / direction.norm()
+            along = features @ direction[:-1] + direction[-1]
+            direction = torch.cat([features.T @ along, along.sum()[None]]) / len(features)
+            largest = float(direction.norm())
+        return (NETWORK_STEP_LIMIT if self.hidden else STEP_LIMIT) / largest
 
     def _own_scores(self, y: Vector) -> Vector:
         """Log-likelihood of each training label."""

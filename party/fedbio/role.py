@@ -248,7 +248,7 @@ def settings_of(train: FedbioSpec) -> fedbio.Settings:
         c_u=steps.momentum,
         radius=train.radius,
         neumann_terms=train.neumann_terms,
-        warm_rounds=train.warm_rounds,
+        warm_rounds=train.warm,
         lower_batch=train.batch,
         upper_batch=train.checked_batch,
     )

@@ -30,8 +30,12 @@ from parley.protocols.fedbio.messages import AveragingRound
 
 BlockName = Literal["x", "y", "u"]
 
-WARM_CHECKED = 1 / 3
+WARM_CHECKED = 1 / 6
 """Part of the warm rounds that are on checked rows alone."""
+WARM_MOMENTUM = 0.9
+"""Of y in warm rounds. Its velocity lies, and is averaged, in the place of u, which has no meaning yet."""
+LARGEST_START = 6.0
+"""Bilevel rounds start from weights between sigmoid(−6) and sigmoid(6): beyond, no gradient would bring them back."""
 
 
 class InvalidSettings(ValueError):
@@ -161,6 +165,10 @@ class Randomness:
 class Weighable(BilevelObjective, Protocol):
     """An objective whose weights can start from a model."""
 
+    @property
+    def largest_warm_step(self) -> float:
+        """What its rows allow."""
+
     def trust(self, y: Vector) -> float:
         """Share of labels that are right, as model y has it."""
 
@@ -168,7 +176,7 @@ class Weighable(BilevelObjective, Protocol):
         """Of the loss that warm rounds descend on."""
 
     def warm_weights(self, y: Vector) -> Vector:
-        """The first x."""
+        """What model y says of each label, as logits."""
 
 
 def _weighable(objective: BilevelObjective) -> Weighable:
@@ -210,12 +218,13 @@ class Party:
             state, momenta = self._momenta(state, instruction, randomness)
             return state, momenta.pack(self.settings.shared)
         if instruction.phase == "finish":
-            variables = self._averaged(state, instruction.k, instruction.mean)
+            variables = self._weighed(state, self._averaged(state, instruction.k, instruction.mean))
             return replace(state, variables=variables, previous=None), np.empty(0)
         if instruction.phase == "evaluate":
             variables = state.variables
             if instruction.mean is not None:
                 variables = self._unpack(variables, instruction.mean)
+            variables = self._weighed(state, variables)
             return state, self.objective.measure(variables.x, variables.y).vector()
         raise RoundMismatch(f"unknown phase {instruction.phase!r}")
 
@@ -264,27 +273,40 @@ class Party:
         return replace(state, momenta=self._unpack(momenta, mean), round_index=k)
 
     def _warm(self, state: State, instruction: AveragingRound, randomness: Randomness) -> State:
-        """I local steps on y alone: first on checked rows, then on all, with the share of right labels as y has it."""
+        """I local steps on y alone, with momentum: on checked rows, then on all, of which y says what share is right.
+
+        Both y and its velocity are averaged (local SGD with momentum); steps shrink to 0 towards the last warm round.
+        """
         objective, settings, k = _weighable(self.objective), self.settings, instruction.k
         if k <= state.round_index:
             raise RoundMismatch(f"round {k} asked for; this party is in round {state.round_index}")
         variables = self._averaged(state, k, instruction.mean)
         done = k / settings.warm_rounds
         trust = objective.trust(variables.y) if done >= WARM_CHECKED else None
-        y, step = variables.y, settings.gamma * (1 - done)
+        y, velocity = variables.y, variables.u
+        step = min(settings.gamma, objective.largest_warm_step) * (1 - done)
         for i in range(settings.local_steps):
             rows = randomness.rows("lower", k, i, objective.lower_rows, settings.lower_batch)
             checked = randomness.rows("upper", k, i, objective.upper_rows, settings.upper_batch)
-            y = y - step * objective.warm_gradient(y, trust, rows, checked)
-        return replace(state, variables=replace(variables, y=y), round_index=k)
+            gradient = objective.warm_gradient(y, trust, rows, checked)
+            velocity = WARM_MOMENTUM * velocity + gradient
+            y = y - step * (gradient + WARM_MOMENTUM * velocity)
+        return replace(state, variables=replace(variables, y=y, u=velocity), round_index=k)
+
+    def _weighed(self, state: State, variables: Blocks) -> Blocks:
+        """With weights as the model has them, at a party that has been in warm rounds only."""
+        if state.round_index >= self.settings.warm_rounds or not self.settings.warm_rounds:
+            return variables
+        return replace(variables, x=_weighable(self.objective).warm_weights(variables.y), u=np.zeros(variables.u.size))
 
     def _averaged(self, state: State, k: int, mean: Vector | None) -> Blocks:
-        """The averaged variables; weights from the model if this party has been in no round since the warm ones."""
+        """The averaged variables; after the warm rounds, with weights from the model and u = 0 at first."""
         if mean is None and k > 0:
             raise MeanMismatch(f"round {k} carries no average of round {k - 1}")
         variables = state.variables if mean is None else self._unpack(state.variables, mean)
         if state.round_index < self.settings.warm_rounds <= k and self.settings.warm_rounds:
-            return replace(variables, x=_weighable(self.objective).warm_weights(variables.y))
+            weighed = self._weighed(state, variables)
+            return replace(weighed, x=np.clip(weighed.x, -LARGEST_START, LARGEST_START))
         return variables
 
     def _variables(self, state: State, instruction: AveragingRound, randomness: Randomness) -> State:
@@ -322,9 +344,12 @@ class Party:
         """Eq. (8); with α = 1 it is Eq. (6). The count says whether P_r cut the step short."""
         settings = self.settings
         alpha = settings.schedule.step(t)
-        u = at.u - settings.tau * alpha * direction.u if at.u.size else at.u
+        # differs from the paper: what warm rounds have found is not lost again by a step that the rows do not allow
+        most = _weighable(self.objective).largest_warm_step if settings.warm_rounds else np.inf
+        gamma, tau = min(settings.gamma * alpha, most), min(settings.tau * alpha, most)
+        u = at.u - tau * direction.u if at.u.size else at.u
         inside = project_ball(u, settings.radius)
-        moved = Blocks(at.x - settings.eta * alpha * direction.x, at.y - settings.gamma * alpha * direction.y, inside)
+        moved = Blocks(at.x - settings.eta * alpha * direction.x, at.y - gamma * direction.y, inside)
         return moved, int(inside is not u)
 
     def _storm(

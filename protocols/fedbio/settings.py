@@ -124,6 +124,9 @@ _STEPS = {
     ("hyper_representation", False): Steps(0.1, 1.0, 1.0, 1.0, None, 1.0),
 }
 
+WARM_TENTHS = 9
+"""Of ten rounds of data cleaning, so many are warm."""
+
 
 class FedbioSpec(AlgorithmSettings):
     """Horizontal federated bilevel learning: every party has rows and labels of its own, only averages are seen."""
@@ -139,9 +142,10 @@ class FedbioSpec(AlgorithmSettings):
     """FedBiOAcc's momenta, two phases per round, or FedBiO's one; if left out, on for data_cleaning, else off."""
     rounds: int = Field(default=300, ge=1, le=10_000_000)
     """Averages over the parties."""
-    warm_rounds: int = Field(default=0, ge=0, le=10_000_000)
+    warm_rounds: int | None = Field(default=None, ge=0, le=10_000_000)
     """Of `rounds`, those at the start that fit the model to checked rows and to labels of which an unknown share is
-    wrong; the weights then start from what it says of each label (data_cleaning)."""
+    wrong; the weights then start from what it says of each label. If left out, nine tenths of the rounds of
+    data_cleaning without record_privacy, else none; 0 gives the paper's algorithm."""
     local_steps: int = Field(default=5, ge=1, le=10_000)
     """Steps that each party takes between two averages, I."""
     parties_per_round: int | None = Field(default=None, ge=1, le=1024)
@@ -175,7 +179,7 @@ class FedbioSpec(AlgorithmSettings):
             self._check_record_privacy(self.record_privacy, privacy, parties)
         if self.warm_rounds and self.task.kind != "data_cleaning":
             raise ValueError("warm_rounds are for `task: {kind: data_cleaning}`: leave them out")
-        if self.warm_rounds > self.rounds:
+        if self.warm > self.rounds:
             raise ValueError(f"warm_rounds is {self.warm_rounds}, but the run has {self.rounds} rounds")
         if self.parties_per_round is None:
             return
@@ -194,7 +198,7 @@ class FedbioSpec(AlgorithmSettings):
             "no `truth`: how well wrong labels are found is no sum over records": getattr(task, "truth", None)
             is not None,
             "`accelerated: false`: momenta would carry a record on from sum to sum": self.has_momenta,
-            "no `warm_rounds`: the share of right labels would be read off all rows": self.warm_rounds > 0,
+            "no `warm_rounds`: the share of right labels would be read off all rows": self.warm > 0,
             "`local_steps: 1`: a second step would depend on what a record did in the first": self.local_steps != 1,
             "all parties in every sum, each with its noise: no `parties_per_round`": self.parties_per_round is not None,
             "all parties in every sum, each with its noise: no `recovery`": aggregation.recovery,
@@ -204,6 +208,14 @@ class FedbioSpec(AlgorithmSettings):
         needed = [what for what, is_wrong in wrong.items() if is_wrong]
         if needed:
             raise ValueError("record_privacy needs " + "; and ".join(needed))
+
+    @property
+    def warm(self) -> int:
+        """`warm_rounds`, with their default filled in."""
+        if self.warm_rounds is not None:
+            return self.warm_rounds
+        learns_from_labels = self.task.kind == "data_cleaning" and self.record_privacy is None
+        return WARM_TENTHS * self.rounds // 10 if learns_from_labels else 0
 
     @property
     def sampled_parties(self) -> int | None:

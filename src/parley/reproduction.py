@@ -41,6 +41,7 @@ EXPERIMENTS = {
     "ldp-dsbo-synthetic": "LDP-DSBO: accuracy under local privacy, against MA-DSBO",
     "fedbio-quadratic": "FedBiO: distance to a known solution",
     "fedbio-cleaning": "FedBiO: data cleaning with wrong labels",
+    "fedbio-suspects": "FedBiO: data cleaning by default settings, beside the simplest ways to find wrong labels",
     "credit": "Default of card holders: AUC of three organisations' models against pooled ones, and by label privacy",
     "fate-quality": "FATE's quality benchmark: glm against scikit-learn, and VertiBench's cuts of columns",
     "features-privacy": "Noise on rows and in sums (`privacy.features`): accuracy against ε on UCI credit and digits",

@@ -18,6 +18,7 @@ train:
   task: {{kind: data_cleaning, classes: ["0", "1", "2"], checked: fedbio-checked, regularisation: 0.05}}
   accelerated: false
   rounds: {ROUNDS}
+  warm_rounds: 0
   local_steps: 1
   eta: 50
   gamma: 0.5

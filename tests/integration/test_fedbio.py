@@ -238,7 +238,7 @@ def test_a_shared_backbone_is_learned_with_local_heads(client, federation, accel
 
 @pytest.mark.parametrize(("accelerated", "phases"), [(False, 1), (True, 2)])
 def test_a_round_takes_one_phase_in_fedbio_and_two_in_fedbio_acc(client, accelerated, phases):
-    run = client.start(spec(rounds=7, accelerated=accelerated, checkpoint_every=0))
+    run = client.start(spec(rounds=7, warm_rounds=0, accelerated=accelerated, checkpoint_every=0))
     evaluation_and_end = 2
     assert run.result()["rounds"] == 7 * phases + evaluation_and_end
 

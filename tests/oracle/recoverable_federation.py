@@ -44,6 +44,7 @@ parties: [a, b, c, d, e]
 train:
   algorithm: fedbio
   rounds: 3
+  warm_rounds: 0
   local_steps: 2
   batch: 8
   checked_batch: 4

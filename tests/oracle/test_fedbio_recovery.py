@@ -110,7 +110,7 @@ async def test_who_was_taken_but_does_not_disclose_leaves_enough_others(tmp_path
 
 
 async def test_sampled_parties_recover_too(tmp_path):
-    text = SPEC.replace("rounds: 3", "rounds: 6\n  parties_per_round: 4")
+    text = SPEC.replace("  rounds: 3", "  rounds: 6\n  parties_per_round: 4")
     found, counts = await averages(tmp_path, [Loss(3, "values", after=False, nth=1)], text)
     assert np.isfinite(found.variables).all()
     assert set(counts[:-1]) == {3, 4}

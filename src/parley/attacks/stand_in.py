@@ -117,6 +117,8 @@ def shortened(spec: RunSpec, rows: int) -> RunSpec:
     for name in ("steps", "rounds"):
         if hasattr(train, name):
             changes[name] = min(getattr(train, name), 10 * MOST_STEPS)
+    if getattr(train, "warm_rounds", None) is not None:
+        changes["warm_rounds"] = min(train.warm_rounds, changes["rounds"])
     return spec.model_copy(
         update={
             "parties": parties,

@@ -78,12 +78,13 @@ def test_evaluations_and_checkpoints_are_for_everyone(store):
 
 
 def test_a_checkpoint_brings_the_same_state_back(store):
-    role = role_of(begun(store))
+    bilevel = SPEC.replace("  rounds: 4", "  rounds: 4\n  warm_rounds: 0")
+    role = role_of(begun(store, bilevel))
     everyone = (0, 1, 2, 3)
     state = role.plan(role.begin(None), AveragingRound("variables", 0, everyone)).state
     state = role.plan(state, AveragingRound("momenta", 0, everyone, np.zeros(12))).state
     state = role.plan(state, AveragingRound("checkpoint", 1, everyone)).state
-    again = role_of(begun(store)).begin(role.tensors(state))
+    again = role_of(begun(store, bilevel)).begin(role.tensors(state))
     assert again.done == 1
     following = AveragingRound("variables", 1, everyone, np.full(12, 0.1))
     np.testing.assert_array_equal(role.plan(state, following).draft, role.plan(again, following).draft)

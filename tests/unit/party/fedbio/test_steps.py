@@ -11,6 +11,7 @@ from parley.party.fedbio.objectives import (
     AutogradObjective,
     DataCleaning,
     InvalidData,
+    Measures,
     Quadratic,
     initial_network,
     suspects,
@@ -393,6 +394,41 @@ def test_weights_begin_to_move_after_the_warm_rounds_from_where_the_model_puts_t
     assert 0 < moved.max() < 1
     state, momenta = party.contribute(state, asked("momenta", 2, mean), RANDOM)
     assert momenta.size == mean.size
+
+
+@pytest.mark.parametrize("unit", [1.0, 1000.0])
+def test_rows_in_any_unit_are_learned_in_warm_rounds(unit):
+    objective, is_wrong = labelled(0.3)
+    checked = unit * objective.validation_features
+    scaled = replace(objective, features=unit * objective.features, validation_features=checked)
+    _, x = warmed(scaled)
+    assert np.isfinite(x).all()
+    assert np.mean(x[is_wrong]) < np.mean(x[~is_wrong]) - 1
+
+
+def test_a_run_that_ends_within_its_warm_rounds_has_weights_of_its_model_and_no_velocity():
+    objective, is_wrong = labelled(0.3)
+    objective = replace(objective, wrong=is_wrong)
+    party = Party(settings(gamma=0.5, local_steps=5, upper="private", warm_rounds=60), objective)
+    state, mean = party.start(np.zeros(objective.upper_size), np.zeros(objective.lower_size)), None
+    for k in range(30):
+        state, mean = party.contribute(state, asked("variables", k, mean), RANDOM)
+    _, measured = party.contribute(state, asked("evaluate", 30, mean), RANDOM)
+    assert Measures(*measured).auc > 0.9
+    ended, _ = party.contribute(state, asked("finish", 30, mean), RANDOM)
+    np.testing.assert_array_equal(ended.variables.x, objective.warm_weights(ended.variables.y))
+    assert not ended.variables.u.any()
+
+
+def test_the_velocity_of_warm_rounds_is_no_u_of_bilevel_ones():
+    objective, _ = labelled(0.3)
+    party = Party(settings(upper="private", warm_rounds=2, tau=1e-9), objective)
+    state, mean = party.start(np.zeros(objective.upper_size), np.zeros(objective.lower_size)), None
+    for k in range(2):
+        state, mean = party.contribute(state, asked("variables", k, mean), RANDOM)
+    assert np.abs(state.variables.u).max() > 1e-3
+    state, _ = party.contribute(state, asked("variables", 2, mean), RANDOM)
+    assert np.abs(state.variables.u).max() < 1e-6
 
 
 def test_warm_rounds_are_for_data_cleaning():

@@ -23,6 +23,21 @@ def test_cleaning_runs_fedbio_acc_with_the_papers_constants_unless_told_otherwis
     )  # fmt: skip
 
 
+@pytest.mark.parametrize(
+    ("train", "warm"),
+    [
+        (CLEANING, 270),
+        (CLEANING + "\nrounds: 1", 0),
+        (CLEANING + "\nwarm_rounds: 0", 0),
+        (CLEANING + "\nrounds: 30\nwarm_rounds: 30", 30),
+        (CLEANING + "\naccelerated: false\nlocal_steps: 1\nrecord_privacy: {}", 0),
+        ("task: {kind: hyper_representation}", 0),
+    ],
+)
+def test_nine_tenths_of_the_rounds_of_cleaning_are_warm_unless_told_otherwise(train, warm):
+    assert parse_spec(text(train)).settings(FedbioSpec).warm == warm
+
+
 def test_a_step_that_is_written_replaces_only_its_own_default():
     steps = parse_spec(text(CLEANING + "\naccelerated: false\neta: 7")).settings(FedbioSpec).step_sizes
     assert (steps.eta, steps.gamma, steps.offset) == (7, 0.5, None)
