@@ -48,18 +48,27 @@ class CountingProxy:
             host, _, port = self._target(name).rpartition(":")
             onward_reader, onward_writer = await asyncio.open_connection(host, int(port))
             self._writers += [writer, onward_writer]
-            await asyncio.gather(self._pipe(reader, onward_writer), self._pipe(onward_reader, writer))
+            await asyncio.gather(self._pipe(reader, onward_writer, "there"), self._pipe(onward_reader, writer, "back"))
 
         server = await asyncio.start_server(connect, "127.0.0.1", 0)
         return f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
 
-    async def _pipe(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _pipe(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, way: str) -> None:  # noqa: ARG002
+        """Pass on what comes, in one direction."""
         try:
-            while block := await reader.read(BLOCK):
-                self._counted += len(block)
+            while block := await self._next_block(reader):
                 writer.write(block)
                 await writer.drain()
         except ConnectionError:
             pass  # either end may hang up; what has passed is counted
         finally:
             writer.close()
+
+    async def _next_block(self, reader: asyncio.StreamReader) -> bytes:
+        """What has come, counted; nothing at the end."""
+        try:
+            block = await reader.read(BLOCK)
+        except ConnectionError:
+            return b""  # the other end has hung up
+        self._counted += len(block)
+        return block

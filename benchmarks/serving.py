@@ -21,6 +21,7 @@ from typing import Any
 
 import numpy as np
 
+from parley.benchmarks.null_federation import machine_rows
 from parley.benchmarks.rows import row_of
 from parley.client import RequestRefused
 from parley.local import LocalFederation
@@ -48,6 +49,7 @@ POLICY = {"predictions": {"rows_per_day": 1_000_000_000}}
 
 def run() -> list[dict[str, Any]]:
     """Time single rows and batches; rows of case, metric, value, unit, baseline and ratio."""
+    before = machine_rows()
     with tempfile.TemporaryDirectory() as scratch:
         directory = Path(scratch)
         split_dataset("digits", PARTIES, directory / "data")
@@ -67,10 +69,11 @@ def run() -> list[dict[str, Any]]:
             picks = np.random.default_rng(0).integers(len(ids), size=SINGLES)
             deployed = client.deploy(trained, "served", "fresh")
             _times([functools.partial(deployed.predict, ids[row]) for row in picks])  # the first ones warm it up
-            empty, warm = [], []
+            empty, warm, streamed = [], [], []
             for row in picks:  # by turns, so that whatever else the machine does meets both alike
                 empty += _times([trained.refresh])
                 warm += _times([functools.partial(deployed.predict, ids[row])])
+                streamed += _times([functools.partial(client.predict, "served", ids=[ids[row]])])
             many = _many_callers(federation, ids)
             wrong, asked = _swapped(federation, client, (trained, other), ids)
             deployed.undeploy()
@@ -79,19 +82,24 @@ def run() -> list[dict[str, Any]]:
             whole = _times([lambda: trained.predict("fresh")] * 5)
     base = 1e3 * statistics.median(empty)
     p50, p99 = (1e3 * float(np.percentile(warm, q)) for q in (50, 99))
+    streamed50, streamed99 = (1e3 * float(np.percentile(streamed, q)) for q in (50, 99))
     base99 = 1e3 * float(np.percentile(empty, 99))
     cold = 1e3 * statistics.median(singles)
     batch, table = BATCH / statistics.median(batches), len(ids) / statistics.median(whole)
     return [
+        *before,
         row_of("no prediction", "latency p50", base, "ms", "GetRun", 1.0),
         row_of("no prediction", "latency p99", base99, "ms", "its p50", base99 / base),
         row_of("one row, deployed", "latency p50", p50, "ms", "GetRun", p50 / base),
         row_of("one row, deployed", "latency p99", p99, "ms", "its p50", p99 / p50),
+        row_of("one row, deployed, streamed", "latency p50", streamed50, "ms", "GetRun", streamed50 / base),
+        row_of("one row, deployed, streamed", "latency p99", streamed99, "ms", "its p50", streamed99 / streamed50),
         *many,
         row_of(f"{SWAPS} swaps, {asked} answers", "wrong or missing", wrong, "answers"),
         row_of("one row of a run", "latency p50", cold, "ms", "deployed", cold / p50),
         row_of(f"{BATCH} rows of a run", "throughput", batch, "rows/s", "one process", batch / alone),
         row_of(f"all {len(ids)} rows of a run", "throughput", table, "rows/s", "one process", table / alone),
+        *machine_rows()[1:],
     ]
 
 

@@ -14,8 +14,8 @@ from parley.reproduction import EXPERIMENTS
 FOLDER = Path(__file__).parent / "results"
 PAPERS = {"bambi": "BAMBI", "asysqn": "AsySQN", "hgp": "HGP", "ldp": "LDP-DSBO", "fedbio": "FedBiO"}
 PAGES = {"ldp": "ldp_dsbo"}
-OTHER = "features"
-ALONE = ("bambi-toy", "bambi-levels", "fedbio-quadratic", "hgp-error", "ldp-dsbo-synthetic")
+OTHERS = {"features": "Noise on rows", "credit": "Default of card holders", "fate": "FATE's quality benchmark"}
+ALONE = ("bambi-toy", "bambi-levels", "bambi-local", "fedbio-quadratic", "hgp-error", "ldp-dsbo-synthetic")
 """Experiments that need no data."""
 LONGEST = 60
 """Rows of a table that people read; a longer one has a file of its own."""
@@ -53,7 +53,7 @@ Results = dict[str, dict[str, Any]]
 def pages(results: Results) -> dict[str, str]:
     """Every page by its file name below docs: the index, a page for each paper, and long tables of their own."""
     made = {"results.md": _index(results)}
-    for key in (*PAPERS, OTHER):
+    for key in (*PAPERS, *OTHERS):
         names = [name for name in EXPERIMENTS if name.startswith(key) and name in results]
         if not names:
             continue
@@ -91,7 +91,7 @@ def _index(results: Results) -> str:
 
 
 def _page(key: str, names: list[str], results: Results) -> str:
-    title = PAPERS.get(key, "Noise on rows")
+    title = PAPERS.get(key) or OTHERS[key]
     lines = [f"# {title}: our figures beside the paper's" if key in PAPERS else f"# {title}", ""]
     if key in PAPERS:
         lines += [f"What differs from the paper, and why: [{title}](../papers/{PAGES.get(key, key)}.md).", ""]
@@ -174,7 +174,7 @@ def _figure(value: float | None) -> str:
 
 
 def _paper(name: str) -> str:
-    return next(key for key in (*PAPERS, OTHER) if name.startswith(key))
+    return next(key for key in (*PAPERS, *OTHERS) if name.startswith(key))
 
 
 def _written(lines: list[str]) -> str:

@@ -113,9 +113,9 @@ class Categories:
     hashed: bool = False
     """Whether the digest of a category chooses which of them it sets."""
 
-    def set_by(self, text: str) -> int | None:
+    def set_by(self, text: str | None) -> int | None:
         """Which of the columns a category sets."""
-        if self.hashed and text not in self.place:
+        if self.hashed and text is not None and text not in self.place:
             digest = hashlib.sha256(text.encode()).digest()
             return int.from_bytes(digest[:8], "big") % (len(self.outputs) - len(self.place))
         return self.place.get(text, self.unseen)
@@ -336,7 +336,9 @@ def _scaling(declared: Declared, features: Any, rows: NDArray[np.int64], fills: 
     return np.zeros(width), scaler.scale_
 
 
-def _far_from_zero(local: LocalRows, rows: NDArray[np.int64], fills: NDArray[np.float64], scaler: Any) -> Any:
+def _far_from_zero(
+    local: LocalRows, rows: NDArray[np.int64], fills: NDArray[np.float64], scaler: Any
+) -> tuple[Any, Any]:
     """Means and deviations, where scikit-learn takes a column for constant whose values are large and differ little."""
     means, scales, doubtful = scaler.mean_.copy(), scaler.scale_.copy(), scaler.scale_ == 1.0
     if not doubtful.any() or not len(rows):
@@ -380,7 +382,7 @@ def _categories(declared: Declared, table: Table, column: str, texts: NDArray[np
         filled = _ABSENT
     if declared.encoding == "hashed":
         outputs = [f"{column}#{number}" for number in range(declared.max_categories)]
-        told = {_ABSENT: len(outputs)} if filled == _ABSENT else {}
+        told: dict[str | None, int] = {_ABSENT: len(outputs)} if filled == _ABSENT else {}
         return Categories(column, filled, (*outputs, *(f"{column}{_MISSING}" for _ in told)), told, None, hashed=True)
     fixed = (declared.categories or {}).get(column)
     if fixed is not None and len(fixed) > declared.max_categories:
@@ -425,9 +427,9 @@ def _one_hot(entry: Categories, table: Table, first: int) -> NDArray[np.float64]
             _refuse_missing(table, entry.column, first + int(absent[0]))
     spelled = [entry.fill if text is None else str(text) for text in texts]
     nowhere = len(entry.outputs)  # a column of its own, which is cut off
-    known = {text: entry.set_by(text) for text in set(spelled)}
+    known = {text: nowhere if (place := entry.set_by(text)) is None else place for text in set(spelled)}
     encoded = np.zeros((len(texts), nowhere + 1))
-    encoded[np.arange(len(texts)), [nowhere if known[text] is None else known[text] for text in spelled]] = 1.0
+    encoded[np.arange(len(texts)), [known[text] for text in spelled]] = 1.0
     return encoded[:, :nowhere]
 
 

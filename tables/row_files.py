@@ -149,8 +149,8 @@ def _key(request: TableRequest, batches: Batches, numeric: Sequence[str], catego
     only = request.only
     chosen = None if only is None else [hashlib.sha256("\0".join(only.ids).encode()).hexdigest(), only.duplicates]
     facts = [batches.files.digest, request.id_column, numeric, categorical, request.missing, request.delimiter, chosen]
-    facts += [] if request.spelling == PLAIN else [asdict(request.spelling)]
-    return hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:32]
+    spelled = [] if request.spelling == PLAIN else [asdict(request.spelling)]
+    return hashlib.sha256(json.dumps([*facts, *spelled]).encode()).hexdigest()[:32]
 
 
 def _settings(workspace: Workspace, scratch: Path) -> dict[str, Any]:

@@ -126,7 +126,8 @@ def foretell(spec: RunSpec, access: LabelAccess, widths: Widths) -> Forecast | N
     if settings.penalty.strength:
         trips.append(Trips(1, 0.0, 2 * mixed**2, 8))
     else:
-        solution += 8 * (mixed + 1) ** 2  # with how sure it is
+        solution += 8 * (mixed + 1) ** 2  # with how columns follow from each other
+        solution += 8 * (mixed + 1) ** 2 if settings.class_weights is None else 0  # and how sure it is
     ends = [Trips(1, keeps=True)] if due(1, spec.checkpoint_every) else []
     parts = range(0, len(rows.test), glm.EVALUATION_ROWS)
     ends += [Trips(1, 0.0, min(glm.EVALUATION_ROWS, len(rows.test) - first), 8) for first in parts]

@@ -124,7 +124,8 @@ def _solution(problem: Problem, observe: Observer) -> Rounds:
         found = fit(reduced.z, y := _target(problem), problem.family, weights=_weights(problem, y))
         freedom = float(found.freedom) if problem.settings.family == "linear" else 0.0
         covariance = None if problem.class_weights is not None else reduced.covariance(found.covariance)
-        solution = Solution(reduced.solution(found.beta), covariance, freedom)
+        gram = reduced.covariance(np.linalg.inv(reduced.z.T @ reduced.z))
+        solution = Solution(reduced.solution(found.beta), covariance, freedom, gram)
     told = {"deviance": found.deviance, "null deviance": found.null_deviance}
     if problem.family.estimates_dispersion and not problem.settings.penalty.strength:
         told["dispersion"] = found.dispersion

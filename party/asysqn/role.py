@@ -256,11 +256,12 @@ def role_of(begun: Begun) -> AsysqnRole:
 
 def accept(opened: Opened) -> Offer:
     """Columns of this party; refuses a table without the labels that the run needs."""
-    if not opened.predicts:
-        block_of(opened)
+    size = len(opened.table.columns)
+    if opened.predicts:  # of rows that were chosen by id, nothing but their sums is told
+        return Offer(size)
+    block_of(opened)
     found = check_scaling(as_features(opened.table.features))
-    covered = None if opened.predicts else coverage(opened)
-    return Offer(len(opened.table.columns), () if found is None else (found.text,), covered)
+    return Offer(size, () if found is None else (found.text,), coverage(opened))
 
 
 def coverage(opened: Opened) -> Coverage:

@@ -166,10 +166,10 @@ def _moved(state: LocalState, weights: tuple[float, ...]) -> Point:
 
 
 def _minibatches(block: LocalBlock, k: int, count: int, steps: int) -> list[tuple[Array | slice, int]]:
-    """The rows of each local step: all of them where the steps are fewer than a pass has, else drawn anew each pass."""
+    """The rows of each local step: all of them in the fewest steps and below a pass, else drawn anew each pass."""
     settings = block.block.settings
     size, per_pass = settings.local.minibatch, steps_of_a_pass(settings, count)
-    if steps <= per_pass or size >= count:
+    if steps < per_pass or steps <= settings.local.least_steps or size >= count:
         return [(slice(None), t) for t in range(steps)]
     found: list[tuple[Array | slice, int]] = []
     order: Array = np.empty(0, dtype=np.int64)

@@ -304,7 +304,7 @@ def _lower_embedding(block: Block, points: Tensor, ask: LowerForward) -> Array:
     """s_m of the batch of a lower round, at one point or at a stack of them."""
     rows = lower_rows(block.settings, block.rows, block.seed, ask.k, ask.t)
     if isinstance(block.features, ShardedRows):
-        return shards.embed(block.features, block.model, torch.atleast_2d(points), rows)
+        return shards.embed(block.features, block.model, points if points.ndim > 1 else points[None], rows)
     a = block.features.take(rows, axis=0)
     if block.model.kind == "identity":  # the features themselves, whatever x is
         return a[None] if points.ndim == 1 else np.broadcast_to(a, (len(points), *a.shape))

@@ -62,7 +62,10 @@ class ExploreRole:
             raise MessageInvalid(f"{len(self._columns.reference)} labels are expected")
         if labels is not None and _fewest(labels) < settings.smallest_cell:
             # Evidence for a class of few rows tells in which bins they are.
-            raise MessageInvalid(f"labels: no class may have fewer rows than `smallest_cell`, {settings.smallest_cell}")
+            raise MessageInvalid(
+                f"labels: no class may have fewer rows than `smallest_cell`, {settings.smallest_cell}: lower it as far "
+                "as owners' `minimum_batch` goes, explore more rows, or leave `against_label` out"
+            )
         return explore(self._columns, settings.bins, settings.smallest_cell, labels)
 
     def tensors(self, state: State) -> dict[str, Tensor]:

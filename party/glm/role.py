@@ -36,6 +36,7 @@ from parley.tables.rows import LocalRows
 
 INTERCEPT = "(intercept)"
 _MODEL = ("weights", "standard_errors")
+_INFLATION = "inflation"
 
 
 class ColumnsUnscaled(ValueError):
@@ -67,11 +68,13 @@ class GlmRole:
         known = self._trained if self._trained is not None else checkpoint
         if known is None:
             size = self._features.shape[1] + self._block.carries_intercept
-            return steps.State(np.zeros(size), np.full(size, np.nan))
+            return steps.State(np.zeros(size), np.full(size, np.nan), np.full(self._features.shape[1], np.nan))
         weights, errors = (known[name].numpy() for name in _MODEL)
+        unknown = torch.full((self._features.shape[1],), float("nan"), dtype=torch.float64)
+        inflation = known.get(_INFLATION, unknown).numpy()  # models of old have none
         if len(weights) - self._features.shape[1] not in (0, 1):
             raise CheckpointMissing("the checkpoint belongs to another table: start a new run")
-        return steps.State(weights, errors, float(known["freedom"]), k=1)
+        return steps.State(weights, errors, inflation, float(known["freedom"]), k=1)
 
     def plan(self, state: steps.State, asked: GlmRound) -> Plan:
         """Take the solution if there is one, then do what the phase asks."""
@@ -112,6 +115,7 @@ class GlmRole:
         return {
             "weights": torch.tensor(state.weights),
             "standard_errors": torch.tensor(state.standard_errors),
+            _INFLATION: torch.tensor(state.inflation),
             "freedom": torch.tensor(state.freedom, dtype=torch.float64),
         }
 
@@ -134,8 +138,9 @@ class GlmRole:
         size = self._block.mixtures + 1
         if solution is None or solution.values.shape != (size,):
             raise MessageInvalid(f"a solution of {size} numbers is expected")
-        if solution.covariance is not None and solution.covariance.shape != (size, size):
-            raise MessageInvalid(f"a covariance of {size} × {size} numbers is expected")
+        for square in (solution.covariance, solution.inverse_gram):
+            if square is not None and square.shape != (size, size):
+                raise MessageInvalid(f"a covariance of {size} × {size} numbers is expected")
         return solution
 
 
@@ -184,11 +189,15 @@ def _check_scale(block: steps.Block) -> None:
 
 
 def accept(opened: Opened) -> Offer:
-    """The number of independent columns, and a warning where some are not."""
+    """The number of independent columns, and a warning where some are not.
+
+    In all rows, whichever of them the spec trains on: whether a column is constant in rows of its choice would tell who
+    opens one session after the other that a row is the odd one.
+    """
     if opened.predicts:
         return Offer()
     rows = row_sets(opened.spec, len(opened.table))
-    kept = steps.independent_columns(_features(opened)[rows.trained])
+    kept = steps.independent_columns(_features(opened))
     size = int(kept.sum())
     covered = Coverage(
         rows=len(rows.trained),
@@ -214,7 +223,13 @@ def coefficients(model: Mapping[str, Tensor], columns: Sequence[str]) -> list[Co
     values, errors = (model[name].numpy() for name in _MODEL)
     names, known = [*columns, INTERCEPT][: len(values)], inference(values, errors, float(model["freedom"]))
     found = zip(names, values, errors, known.p_values, known.low, known.high, strict=True)
-    return [
+    inflation = model[_INFLATION].tolist() if _INFLATION in model else []
+    inflated = [
+        Coefficient(name, float(one), figure="vif")
+        for name, one in zip(names, inflation, strict=False)
+        if not np.isnan(one)
+    ]
+    return inflated + [
         Coefficient(name, float(value))
         if np.isnan(error)
         else Coefficient(name, float(value), float(error), float(p), float(low), float(high))

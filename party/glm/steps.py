@@ -63,6 +63,8 @@ class Block:
     """G_m."""
     carries_intercept: bool
     """The first party adds the intercept to its part of linear predictors."""
+    spread: Vector
+    """Σ (x − mean x)² of each column."""
 
     @property
     def mixtures(self) -> int:
@@ -78,7 +80,8 @@ def block(features: Array, noise: KeyedNoise, run: str, party: str, mixtures: in
     weights = secret_gaussians(noise, run, party, int(kept.sum()), mixtures)
     mixing, scale = np.zeros((len(kept), mixtures)), np.sqrt(len(features))
     mixing[kept] = solve_triangular(triangle, weights) * scale if kept.any() else 0.0
-    return Block(basis * scale, mixing, weights, carries_intercept)
+    spread = np.square(features - features.mean(axis=0)).sum(axis=0) if len(features) else np.zeros(len(kept))
+    return Block(basis * scale, mixing, weights, carries_intercept, spread)
 
 
 def secret_gaussians(noise: KeyedNoise, run: str, party: str, rows: int, columns: int) -> Array:
@@ -109,6 +112,8 @@ class State:
     """w_m, and the intercept last where the party carries it."""
     standard_errors: Vector
     """Of them; nan where there are none."""
+    inflation: Vector
+    """Variance inflation of each column: 1/(1 − R²) of the column given all others; nan where it is not known."""
     freedom: float = 0.0
     summed: int = 0
     """Training rows whose mixtures have left."""
@@ -138,7 +143,15 @@ def solved(party: Block, state: State, solution: Solution) -> State:
         variances = np.einsum("ij,jk,ik->i", reading, solution.covariance, reading)
         used = np.abs(reading).sum(axis=1) > 0  # a dependent column has no standard error
         errors[used] = np.sqrt(np.maximum(variances[used], 0.0))
-    return replace(state, weights=weights, standard_errors=errors, freedom=solution.freedom, k=1)
+    inflation = state.inflation if solution.inverse_gram is None else _inflation(party, solution.inverse_gram)
+    return replace(state, weights=weights, standard_errors=errors, inflation=inflation, freedom=solution.freedom, k=1)
+
+
+def _inflation(party: Block, inverse_gram: Array) -> Vector:
+    """The diagonal of (XᵀX)⁻¹ of centred columns, which M_m reads, times their own Σ (x − mean x)²."""
+    inner = inverse_gram[:-1, :-1]
+    found = np.einsum("ij,jk,ik->i", party.mixing, inner, party.mixing) * party.spread
+    return np.where(np.abs(party.mixing).sum(axis=1) > 0, found, np.nan)
 
 
 def _reading(party: Block) -> Array:

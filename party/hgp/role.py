@@ -29,6 +29,7 @@ from parley.protocols.hgp.codec import PROTOCOL
 from parley.protocols.hgp.settings import HgpSpec, PersonalisationSpec
 from parley.protocols.refusals import Refusal
 from parley.protocols.tensor.codec import Blobs, MessageInvalid
+from parley.tables.loading import id_digest
 
 Vector = NDArray[np.floating]
 SMALL = 1 << 16
@@ -234,11 +235,13 @@ def coverage(opened: Opened) -> Coverage:
     wanted = [train.inner.batch, train.hyper.batch if train.has_hyper else None]
     smallest = min(rows, *(batch or rows for batch in wanted))
     judged = [len(part) for part in (sets.upper, sets.test) if len(part)]
+    chosen = [id_digest(opened.table.ids[part]) for part in (sets.lower, sets.upper, sets.test)]
     return Coverage(
         rows=len(opened.table),
         batch=smallest,
         sums=train.outer.steps * train.steps_per_iteration,
         evaluated=min(judged, default=None),
+        drawn=f"{wanted} of {chosen}",
     )
 
 

@@ -292,6 +292,11 @@ class BambiSpec(AlgorithmSettings):
             raise ValueError("problem own takes `hypergradient: implicit` or `zeroth_order`: the others know its form")
         if own.party_side is not None and self.model != ModelSpec(kind="identity") and self.model != ModelSpec():
             raise ValueError("own.party_side makes the embedding: leave `model` out")
+        if own.label_side is not None and self.class_weights is not None:
+            raise ValueError(
+                "own.label_side states both losses, so that `class_weights` would weigh nothing: leave them out and "
+                "weigh classes there, as `parley.numerics.problems.class_weights:ClassWeights` does"
+            )
         if own.label_side is None and (own.attribute is not None or own.optimiser is not None):
             raise ValueError("own.attribute and own.optimiser are for own.label_side: name that too")
         return self

@@ -27,6 +27,8 @@ def encode_instruction(number: int, release: Release[GlmRound]) -> tuple[pb.Inst
         message.freedom = asked.solution.freedom
         if asked.solution.covariance is not None:
             encode_tensor(asked.solution.covariance, blobs, into=message.covariance)
+        if asked.solution.inverse_gram is not None:
+            encode_tensor(asked.solution.inverse_gram, blobs, into=message.inverse_gram)
     return message, blobs
 
 
@@ -41,11 +43,13 @@ def decode_instruction(message: pb.Instruction, blobs: Blobs) -> GlmRound:
         raise MessageInvalid("a shrinking step needs a solution and a tie above 0")
     if message.HasField("solution"):
         values = decode_tensor(message.solution, blobs, name="solution", ndim=1)
-        covariance = None
+        covariance = inverse_gram = None
         if message.HasField("covariance"):
             covariance = decode_tensor(message.covariance, blobs, name="covariance", ndim=2)
-        solution = Solution(values, covariance, message.freedom)
-    elif message.HasField("covariance"):
+        if message.HasField("inverse_gram"):
+            inverse_gram = decode_tensor(message.inverse_gram, blobs, name="inverse_gram", ndim=2)
+        solution = Solution(values, covariance, message.freedom, inverse_gram)
+    elif message.HasField("covariance") or message.HasField("inverse_gram"):
         raise MessageInvalid("a covariance belongs to a solution, and there is none")
     return GlmRound(phase, message.k, message.first, message.count, solution, message.tie)
 

@@ -22,6 +22,12 @@ CROSSINGS: tuple[Entry, ...] = (
         "all parties; each can read its own coefficients' standard errors from it, with its secret weights",
     ),
     derived(
+        "glm.v1.Instruction.inverse_gram",
+        "sums over all parties",
+        "secret weights of each party: under them it reads its own columns' part, and of others' nothing else",
+        "all parties; each can read how far its own columns follow from all others",
+    ),
+    derived(
         "glm.v1.Instruction.tie",
         "how far shrunk coefficients of all parties together are from the solution",
         "a power of two, from sums that reach the coordinator",
@@ -43,8 +49,9 @@ def statements(spec: RunSpec) -> Iterator[Statement]:
         "span together, so that it can confirm a guessed column, and no column itself",
         ("glm.v1.Contribution.sum", *addends(spec)),
     )
-    covariance = () if train.penalty.strength else ("glm.v1.Instruction.covariance",)
-    inferred = " and the covariance of the coefficients" if covariance else ""
+    inferences = ("glm.v1.Instruction.covariance", "glm.v1.Instruction.inverse_gram")
+    covariance = () if train.penalty.strength else inferences
+    inferred = ", the covariance of the coefficients and the inverse inner products of columns" if covariance else ""
     yield Statement(
         COORDINATOR,
         f"the solution{inferred} under these mixtures to all parties: each reads its own coefficients from it, and "
@@ -67,10 +74,11 @@ def statements(spec: RunSpec) -> Iterator[Statement]:
         )
     yield Statement(
         PARTIES,
-        "the coefficients of its columns with standard errors, to three digits, as far as its policy shares them",
+        "the coefficients of its columns with standard errors and variance inflation, to three digits, as far as its "
+        "policy shares them",
         tuple(
             f"party.v1.TunedCoefficient.{name}"
-            for name in ("value", "column", "standard_error", "p_value", "low", "high")
+            for name in ("value", "column", "standard_error", "p_value", "low", "high", "figure")
         ),
         "any time",
     )

@@ -34,6 +34,8 @@ class Solution:
     """Square; None where a penalty leaves no standard errors."""
     freedom: float = 0.0
     """Residual degrees of freedom of a linear model; 0 where p-values are the normal distribution's."""
+    inverse_gram: Vector | None = None
+    """(AᵀA)⁻¹ with a column of ones in A, square; None where a penalty chooses among solutions."""
 
 
 @dataclass(frozen=True)

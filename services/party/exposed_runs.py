@@ -55,10 +55,11 @@ def _drawn(opened: Opened, covered: Coverage) -> str:
     Whom a round samples is the seed's choice, and who is lost from a sum with recovery is the coordinator's word: with
     the same batches, two such sums differ by a party.
     """
-    if not covered.drawn:
-        return ""
     spec = opened.spec
-    parts = [covered.drawn, f"tables {spec.train.tables}"]
+    if not covered.drawn and spec.train.layout == "vertical":
+        return ""
+    # An algorithm that does not say it, where parties hold rows: any other settings may choose other rows.
+    parts = [covered.drawn or f"{spec.split!r} {spec.train!r}", f"tables {spec.train.tables}"]
     if spec.train.sampled_parties is not None:
         parts.append(f"{spec.sampled} sampled by seed {spec.seed}")
     if spec.privacy.aggregation.recovery:

@@ -500,7 +500,8 @@ class PartyServicer(pb_grpc.PartyServiceServicer):
             )
         raise SpecDiffers(
             f"run {run_id} began at {self._config.name} with the spec of digest {kept[:12]}…, and now comes with "
-            f"{digest[:12]}…: start a new run for another spec"
+            f"{digest[:12]}…: start a new run for another spec (or go on with the version of Parley that it began "
+            "with, if the spec is the same and only Parley was upgraded)"
         )
 
     @functools.cached_property

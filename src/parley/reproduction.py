@@ -29,6 +29,7 @@ EXPERIMENTS = {
     "bambi-toy": "BAMBI: hyper-gradients and the decrease they reach, on problems with a known solution",
     "bambi-levels": "BAMBI: what the second level brings beside plain split learning, on the digits",
     "bambi-local": "BAMBI: local rounds with default settings, beside a single exchange",
+    "bambi-local-mnist": "BAMBI: local rounds with default settings on MNIST, with and without label privacy",
     "bambi-mnist": "BAMBI: hyper-representation on MNIST, accuracy, rounds and bytes of each mode",
     "bambi-dp-mnist": "BAMBI: accuracy under label privacy on MNIST",
     "bambi-dp-attacks": "BAMBI: how well attacks guess labels from what crosses, against the cap",
@@ -42,6 +43,7 @@ EXPERIMENTS = {
     "fedbio-cleaning": "FedBiO: data cleaning with wrong labels",
     "fedbio-suspects": "FedBiO: data cleaning by default settings, beside the simplest ways to find wrong labels",
     "credit": "Default of card holders: AUC of three organisations' models against pooled ones, and by label privacy",
+    "fate-quality": "FATE's quality benchmark: glm against scikit-learn, and VertiBench's cuts of columns",
     "features-privacy": "Noise on rows and in sums (`privacy.features`): accuracy against ε on UCI credit and digits",
     "fedbio-omniglot": "FedBiO-Local: a representation of characters for few-shot tasks",
 }

@@ -31,7 +31,7 @@ DISTRIBUTIONS = {
     "yaml": "pyyaml",
 }
 """Distributions whose modules have another name."""
-EXTRAS = {"mlflow", "opentelemetry", "tensorboardX"}
+EXTRAS = {"mlflow", "opentelemetry", "ray", "tensorboardX"}
 """What a service imports only where its configuration asks for it, and says how to install; images are without."""
 
 

@@ -190,7 +190,9 @@ def test_how_well_a_model_does_is_drawn_and_told(visit):
     chart = quality.locator("[role=img]").first
     assert chart.get_attribute("aria-label").startswith("ROC: false positives 0, true positives 0")
     chart.focus()
-    assert page.evaluate("getComputedStyle(document.activeElement).outlineStyle") != "none"
+    page.keyboard.press("Tab")
+    assert page.evaluate("document.activeElement.ariaLabel").startswith("Precision and recall: recall 0")
+    assert page.evaluate("getComputedStyle(document.activeElement).outlineStyle") != "none", "keys show where they are"
     assert "threshold" not in page.locator(".legend").nth(1).inner_text()
 
 

@@ -60,7 +60,7 @@ def test_the_demo_reaches_92_percent_and_leaves_no_process(tmp_path):
     output, _ = process.communicate(timeout=280)
     assert process.returncode == 0, output
     figures = json.loads((tmp_path / "demo.json").read_text())
-    assert figures["accuracy"] >= 0.92  # label noise is fresh in each run: mean 0.952, standard deviation 0.005
+    assert figures["accuracy"] >= 0.92  # label noise is fresh in each run: 0.955 to 0.972 in four draws
     assert abs(figures["accuracy"] - figures["pooled_accuracy"]) <= 0.012  # four rows in 360: sums in 32 bits
     assert figures["epsilon"] == pytest.approx(6)
     assert 1e6 < figures["bytes"] < 20e6

@@ -133,7 +133,7 @@ def start(client, train, extra=""):
 
 def test_odd_tables_go_the_whole_way_from_exploring_to_a_scorecard_and_predictions(odd):
     local, client = odd
-    explored = start(client, "{algorithm: explore, bins: 4, against_label: true}")
+    explored = start(client, "{algorithm: explore, bins: 4, smallest_cell: 8, against_label: true}")
     explored.result()
     figures = {(party, column) for party, told in explored.coefficients().items() for column in told.figures}
     assert ("bank", "Kontostand (€)") in figures

@@ -99,7 +99,7 @@ def _local_steps(spec, party, m, rows, h, target, k, steps, parties, per_pass):
     size = local.minibatch
     for t in range(steps):
         turn, place = divmod(t, per_pass)
-        if steps <= per_pass or size >= len(rows):
+        if steps < per_pass or steps <= local.least_steps or size >= len(rows):
             some = np.arange(len(rows))
         else:
             words = stream(spec.seed, f"local/{m}", k, turn).bit_generator.random_raw(len(rows))

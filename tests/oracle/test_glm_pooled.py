@@ -218,3 +218,29 @@ def test_what_parties_are_sent_does_not_grow_with_the_rows():
         simulation.run()
         sizes.append(sum(sent))
     assert sizes[0] == sizes[1] > 0
+
+
+def inflation_of(spec, values, features=FEATURES, shares=SHARES):
+    held = tables(features, shares)
+    labels = Labels(held[0].ids, np.asarray(values), ("0", "1") if spec.train.family == "logistic" else ())
+    simulation = simulation_of(spec, [Holding(table) for table in held], lambda _, __: labels, sums="protected")
+    models = models_of(simulation, simulation.run())
+    return [np.asarray(model["inflation"]) for model in models]
+
+
+@pytest.mark.parametrize("family", ["linear", "logistic"])
+def test_variance_inflation_is_the_pooled_tables(family):
+    """1/(1 − R²) of each column given all others, of all parties; the model's family does not matter."""
+    spec = spec_of(family)
+    pooled = FEATURES[trained(spec)]
+    wanted = np.diag(np.linalg.inv(np.corrcoef(pooled.T)))
+    close(np.concatenate(inflation_of(spec, FAMILIES[family][1])), wanted)
+
+
+def test_a_column_that_depends_on_others_of_its_party_has_no_inflation_and_inflates_nothing():
+    doubled = np.column_stack([FEATURES, FEATURES[:, 5] - 2 * FEATURES[:, 6], np.ones(ROWS)])
+    spec = spec_of("linear")
+    found = inflation_of(spec, FAMILIES["linear"][1], doubled, ((0, 1, 2), (3, 4), (5, 6, 7, 8)))
+    wanted = np.diag(np.linalg.inv(np.corrcoef(FEATURES[trained(spec)].T)))
+    close(found[2][:2], wanted[5:])
+    assert np.isnan(found[2][2:]).all()

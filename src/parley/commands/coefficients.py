@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from parley.privacy.coefficients import Coefficient
 
 WHOLE = "all columns"
+VIF = "vif"
+"""Variance inflation: 1/(1 − R²) of a column given all others."""
 INFERENCE = ("standard_error", "p_value", "low", "high")
 
 
@@ -39,7 +41,12 @@ def coefficients(
     """
     if config is not None:
         party, found = own_coefficients(run, config)
-        rows = [_row(party, one.column or WHOLE, one.value, _inference(one)) for one in found if not one.figure]
+        inflated = {one.column: one.value for one in found if one.figure == VIF}
+        rows = [
+            _row(party, one.column or WHOLE, one.value, _inference(one), inflated.get(one.column))
+            for one in found
+            if not one.figure
+        ]
     elif address is None or identity is None:
         raise typer.BadParameter("say whom to ask: --address and --identity, or --config at a party")
     else:
@@ -61,7 +68,10 @@ def coefficient_rows(found: Mapping[str, "TunedCoefficients"]) -> list[dict[str,
     rows: list[dict[str, Any]] = []
     for party, tuned in found.items():
         values = ({WHOLE: tuned.whole} if tuned.whole is not None else {}) | tuned.columns
-        rows += [_row(party, column, value, tuned.inference.get(column)) for column, value in values.items()]
+        rows += [
+            _row(party, column, value, tuned.inference.get(column), tuned.figures.get(column, {}).get(VIF))
+            for column, value in values.items()
+        ]
         if tuned.kept:
             rows.append(_row(party, "", None, kept=tuned.kept))
     return rows
@@ -95,7 +105,12 @@ def _inference(one: "Coefficient") -> dict[str, float | None]:
 
 
 def _row(
-    party: str, column: str, value: float | None, known: Mapping[str, float | None] | None = None, kept: str = ""
+    party: str,
+    column: str,
+    value: float | None,
+    known: Mapping[str, float | None] | None = None,
+    inflation: float | None = None,
+    kept: str = "",
 ) -> dict[str, Any]:
     inferred = {name: (known or {}).get(name) for name in INFERENCE}
-    return {"party": party, "column": column, "coefficient": value} | inferred | {"kept": kept}
+    return {"party": party, "column": column, "coefficient": value} | inferred | {VIF: inflation, "kept": kept}

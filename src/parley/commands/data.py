@@ -28,6 +28,14 @@ class Strips(StrEnum):
     vertical = "vertical"
 
 
+class Cut(StrEnum):
+    """How columns are dealt out."""
+
+    even = "even"
+    importance = "importance"
+    correlation = "correlation"
+
+
 @app.callback()
 def data() -> None:
     """Prepare data."""
@@ -50,8 +58,15 @@ def split(
     features: Annotated[int | None, typer.Option(help="Number of features of an svmlight file.", min=1)] = None,
     delimiter: Annotated[str, typer.Option(help="What separates the fields of a CSV file.")] = ",",
     rows: Annotated[bool, typer.Option("--rows", help="Deal out rows instead of columns.")] = False,
+    cut: Annotated[
+        Cut, typer.Option(help="Deal columns out by importance for the label or by correlation, as VertiBench does.")
+    ] = Cut.even,
     alpha: Annotated[
-        float | None, typer.Option(help="With --rows: shares of each class from Dirichlet(alpha).")
+        float | None,
+        typer.Option(
+            help="With --rows: shares of each class from Dirichlet(alpha). With --cut importance: shares of importance "
+            "likewise; with --cut correlation: from 0 (spread) to 1 (together)."
+        ),
     ] = None,
     seed: Annotated[int, typer.Option(help="Seed of what is drawn.", min=0)] = 0,
     force: Force = False,
@@ -80,6 +95,7 @@ def split(
         strips=strips.value,
         rows=rows,
         alpha=alpha,
+        cut=cut.value,
         seed=seed,
         force=force,
     )

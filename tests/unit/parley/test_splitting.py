@@ -8,7 +8,7 @@ from scipy.sparse import issparse
 from sklearn import datasets
 
 from parley.datasets import DatasetError, DatasetUnreadable, UnknownDataset, load_dataset
-from parley.splitting import SplitExists, SplitImpossible, split_dataset
+from parley.splitting import SplitExists, SplitImpossible, dealt_columns, split_dataset
 from parley.tables.loading import TableRequest, id_digest, load_labels, load_table
 
 
@@ -240,3 +240,51 @@ def test_a_file_with_semicolons_is_split_once_the_delimiter_is_named(tmp_path):
     (tmp_path / "a.csv").write_text("a;b;label\n1;2;x\n3;4;y\n")
     summary = split_dataset(tmp_path / "a.csv", ["left", "right"], tmp_path / "out", delimiter=";")
     assert (summary.rows, summary.columns, summary.classes) == (2, 2, ("x", "y"))
+
+
+def breast():
+    found = datasets.load_breast_cancer()
+    return found.data, found.target
+
+
+@pytest.mark.parametrize(("cut", "value"), [("importance", 0.1), ("importance", 10.0), ("correlation", 0.5)])
+def test_a_cut_deals_every_column_to_one_party_and_leaves_nobody_without(cut, value):
+    features, labels = breast()
+    blocks = dealt_columns(features, labels, 4, cut, value, seed=2)
+    assert sorted(np.concatenate(blocks)) == list(range(30))
+    assert all(len(block) for block in blocks)
+
+
+def test_a_small_alpha_gives_one_party_most_of_what_matters():
+    features, labels = breast()
+    matter = np.abs(np.corrcoef(features.T, labels)[-1, :-1])
+
+    def largest(alpha):
+        shares = []
+        for seed in range(8):
+            blocks = dealt_columns(features, labels, 3, "importance", alpha, seed)
+            shares.append(max(matter[block].sum() for block in blocks) / matter.sum())
+        return np.mean(shares)
+
+    assert largest(0.1) > 0.6 > largest(100.0)
+
+
+def test_a_cut_by_correlation_keeps_together_what_goes_together():
+    generator = np.random.default_rng(0)
+    groups = np.repeat(generator.normal(size=(200, 2)), 3, axis=1) + 0.1 * generator.normal(size=(200, 6))
+    together = dealt_columns(groups, None, 2, "correlation", 1.0, seed=0)
+    assert {frozenset(block) for block in together} == {frozenset({0, 1, 2}), frozenset({3, 4, 5})}
+    spread = dealt_columns(groups, None, 2, "correlation", 0.0, seed=0)
+    assert {frozenset(block) for block in spread} != {frozenset({0, 1, 2}), frozenset({3, 4, 5})}
+
+
+def test_cuts_that_cannot_be_made_are_refused():
+    features, labels = breast()
+    for parties, cut, value, known in [
+        (31, "importance", 1.0, labels),
+        (3, "importance", 0.0, labels),
+        (3, "importance", 1.0, None),
+        (3, "correlation", 1.5, labels),
+    ]:
+        with pytest.raises(SplitImpossible):
+            dealt_columns(features, known, parties, cut, value, seed=0)

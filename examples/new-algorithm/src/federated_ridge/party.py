@@ -19,6 +19,7 @@ from parley.protocols.rounds import MEASURE_UNIT
 from parley.protocols.tensor.codec import MessageInvalid
 from parley.spec.rows import RowSets, divide
 from parley.spec.run import RunSpec
+from parley.tables.loading import id_digest
 
 
 @dataclass(frozen=True)
@@ -84,7 +85,10 @@ def rows_of(opened: Opened) -> tuple[Vector, Vector]:
 def accept(opened: Opened) -> Offer:
     """Refuse, before a run begins, a table without targets or with too few rows; foretell what the sums cover."""
     training, held_out = rows_of(opened)
-    covered = Coverage(rows=len(training), batch=len(training), sums=1, evaluated=len(held_out) or None)
+    # Moments of rows that differ by one differ by that row: whatever the seed is, another choice of rows is told.
+    drawn = id_digest(opened.table.ids[row_sets(opened.spec, opened.index, len(opened.table)).trained])
+    rows, evaluated = len(training), len(held_out) or None
+    covered = Coverage(rows=rows, batch=rows, sums=1, evaluated=evaluated, seeded=False, drawn=drawn)
     return Offer(coverage=covered)
 
 

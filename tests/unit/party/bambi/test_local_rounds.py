@@ -7,7 +7,7 @@ import yaml
 
 from parley.numerics.losses import ForwardCorrectedSoftmax, Logistic, Softmax, Squared
 from parley.party.bambi.local_role import LocalRole, training_loss
-from parley.party.bambi.local_rounds import LocalBlock
+from parley.party.bambi.local_rounds import LocalBlock, _minibatches
 from parley.party.bambi.models import build_model
 from parley.party.bambi.steps import Block, OutcomeMisshapen, OutcomeUnexpected
 from parley.party.roles import CheckpointMissing
@@ -62,6 +62,22 @@ def test_local_steps_lower_the_loss_that_the_party_sees():
     seen = np.append(2 * own, np.zeros((ROWS, 1)), axis=1)
     target = np.eye(CLASSES)[LABELS]
     assert Softmax(CLASSES).value(seen, target) < Softmax(CLASSES).value(np.zeros_like(seen), target)
+
+
+def rows_of_steps(steps, **local):
+    """The rows that each of so many local steps reads."""
+    return [np.arange(ROWS)[rows] for rows, _ in _minibatches(role(**local).block, 1, ROWS, steps)]
+
+
+def test_a_whole_pass_reads_every_row_once():
+    read = rows_of_steps(4, least_steps=1)
+    assert [len(rows) for rows in read] == [10] * 4
+    np.testing.assert_array_equal(np.sort(np.concatenate(read)), np.arange(ROWS))
+
+
+@pytest.mark.parametrize(("steps", "least"), [(3, 1), (4, 4), (6, 6)])
+def test_the_fewest_steps_and_those_below_a_pass_read_all_rows(steps, least):
+    assert [len(rows) for rows in rows_of_steps(steps, least_steps=least)] == [ROWS] * steps
 
 
 def test_steps_of_half_the_size_move_half_as_far():

@@ -4,11 +4,15 @@ import numpy as np
 import pytest
 
 from parley.party.glm import steps
-from parley.party.glm.role import GlmRole
+from parley.party.glm.role import GlmRole, accept
+from parley.party.roles import Opened
 from parley.privacy.noise import KeyedNoise
 from parley.protocols.glm.messages import GlmRound, Solution, columns_of, mixtures
 from parley.protocols.tensor.codec import MessageInvalid
+from parley.services.party.tables import TableStore
+from parley.spec.parsing import parse_spec
 from parley.spec.rows import RowSets
+from parley.tables.loading import Table
 
 DRAW = np.random.default_rng(0)
 X = DRAW.standard_normal((40, 3)) * [1.0, 50.0, 0.01]
@@ -50,7 +54,7 @@ def test_mixtures_are_of_the_columns_and_say_nothing_of_their_scale():
 def test_a_solution_is_read_back_as_coefficients_with_the_covariance_of_the_partys_own_block():
     party, u = block(), DRAW.standard_normal(mixtures(5) + 1)
     root = DRAW.standard_normal((len(u), len(u)))
-    state = steps.State(np.zeros(4), np.full(4, np.nan))
+    state = steps.State(np.zeros(4), np.full(4, np.nan), np.full(3, np.nan))
     found = steps.solved(party, state, Solution(u, root @ root.T, 7.0))
     np.testing.assert_allclose(found.weights, [*(party.mixing @ u[:-1]), u[-1]])
     own = party.mixing @ (root @ root.T)[:-1, :-1] @ party.mixing.T
@@ -94,3 +98,18 @@ def test_what_does_not_fit_is_refused(asked):
     party = role()
     with pytest.raises(MessageInvalid):
         party.plan(party.begin(None), asked)
+
+
+def test_a_party_says_the_same_of_its_columns_whichever_rows_are_asked_for():
+    """One row alone has the attribute: sessions over rows with it and without it would tell whose it is."""
+    rare = np.zeros((80, 2))
+    rare[:, 0], rare[40, 1] = np.arange(80), 1.0
+    table = Table(np.array([f"{row:02}" for row in range(80)]), rare, ["age", "rare"], "train")
+
+    def offered(rows):
+        split = f'split: {{lower: "{rows}", upper: lower, test: 0}}'
+        spec = parse_spec(f"name: g\nparties: [a, b, c]\ntrain: {{algorithm: glm}}\n{split}")
+        offer = accept(Opened(spec, 0, "run", "session", table, TableStore({})))
+        return offer.upper_size, offer.warnings, offer.coverage.rank
+
+    assert offered("0:40") == offered("1:41") == (2, (), 2)

@@ -46,6 +46,10 @@ def test_settings_that_were_filled_in_read_back_the_same(given):
     [
         ({"problem": "joint", "hypergradient": "local"}, "leave `hypergradient` out"),
         ({"problem": "joint", "lower": {"steps": 3}}, "reads `optimiser` and nothing else"),
+        (
+            {"problem": "own", "own": {"label_side": {"path": "a:B"}}, "class_weights": "balanced"},
+            "`class_weights` would weigh nothing",
+        ),
         ({"problem": "joint", "lower": {"solver": "newton"}}, "reads `optimiser` and nothing else"),
         ({"lower": {"solver": "newton", "optimiser": {"kind": "adam"}}}, "write `solver: sgd`"),
         ({"lower": {"solver": "newton", "optimiser": {"momentum": 0.5}}}, "write `solver: sgd`"),

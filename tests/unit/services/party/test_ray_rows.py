@@ -1,9 +1,16 @@
-"""Where a party's rows may be worked on."""
+"""Where a party's rows may be worked on, as far as no cluster is needed; tests/integration/test_ray.py has one."""
 
+import sys
+from functools import partial
+
+import numpy as np
 import pytest
 from pydantic import ValidationError
 
 from parley.services.party.config import ComputeConfig
+from parley.services.party.ray_rows import RayEngine, connect
+from parley.services.wire.configuration import ConfigInvalid
+from parley.tables.rows import ShardedRows
 
 KEYS = {"certificate": "node.crt", "key": "node.key", "authority": "ca.crt"}
 
@@ -38,3 +45,21 @@ def test_ray_gets_token_and_certificates_from_its_environment():
 def test_an_address_names_host_and_port(address):
     with pytest.raises(ValidationError, match="address"):
         ComputeConfig(engine="ray", address=address)
+
+
+def test_a_party_without_ray_says_what_to_install(monkeypatch):
+    compute = ComputeConfig(engine="ray", address="127.0.0.1:6379")
+    for name, value in compute.environment.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(ConfigInvalid, match=r"pip install 'parley-fl\[ray\]'"):
+        connect(compute, 1)
+
+
+def test_a_small_batch_has_the_bits_of_the_shards_without_a_cluster():
+    values = np.random.default_rng(0).normal(size=(500, 3)).astype(np.float32)
+    batch = np.random.default_rng(1).permutation(500)[:99]
+    engine = RayEngine(ComputeConfig(engine="ray", address="127.0.0.1:6379", shards=7, minimum_rows=100), 1)
+    here = ShardedRows(values, "float32", shards=7)
+    sums = partial(np.sum, axis=0)
+    assert engine.rows(values, "float32").fold(sums, batch).tobytes() == here.fold(sums, batch).tobytes()
