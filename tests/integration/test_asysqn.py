@@ -6,7 +6,6 @@ import subprocess
 import sys
 import time
 
-import grpc
 import numpy as np
 import pytest
 import yaml
@@ -14,18 +13,10 @@ from sklearn.datasets import load_breast_cancer
 from sklearn.linear_model import LogisticRegression
 
 from parley.client import RequestRefused
-from parley.contracts.asysqn.v1 import asysqn_pb2
-from parley.contracts.coordinator.v1 import coordinator_service_pb2 as coordinator_pb
-from parley.contracts.coordinator.v1 import coordinator_service_pb2_grpc as coordinator_grpc
 from parley.contracts.run.v1 import run_pb2
 from parley.party.asysqn.theta import question_of
 from parley.privacy.pairwise import SumDoesNotOpen
 from parley.protocols.asysqn.messages import Batch, ThetaRequest
-from parley.protocols.tensor.codec import Blobs, encode_tensor
-from parley.services.wire.certificates import load_identity
-from parley.services.wire.framing import framed
-from parley.services.wire.refusals import reason_of
-from parley.services.wire.transport import channel_credentials, channel_options
 from parley.testing.federations import ForkedFederation
 from tests.integration.deviating_party import DeviatingParty
 
@@ -278,34 +269,6 @@ def test_a_run_that_stops_by_its_loss_may_not_hide_labels_behind_noise(client):
 def test_two_parties_are_refused_because_a_sum_would_give_one_away(client):
     with pytest.raises(RequestRefused, match="add a party"):
         client.start(spec(loop(), parties=PARTIES[:2]))
-
-
-def test_a_party_that_asks_for_slopes_past_its_own_steps_gets_none(client, federation):
-    """Steps from 2³² on would be charged to another party's rows."""
-    train = loop(estimator="sgd", labels_at="coordinator", target=None, optimum=None, turn_seconds=0.2)
-    run = client.start(spec(train, labels={"mechanism": "per_step", "epsilon": 0.01, "budget": 90}))
-    next(event for event in run.watch() if event.step >= 3)
-    record = federation.directory / "state" / "south" / "transcripts" / f"{run.run_id}.jsonl"
-    lines = [json.loads(line) for line in record.read_text().splitlines() if line]
-    session = next(line["session"] for line in lines if "session" in line)
-    credentials = channel_credentials(load_identity(federation.identity("south")))
-    options = channel_options("coordinator", "coordinator")
-    with grpc.secure_channel(federation.addresses["coordinator"], credentials, options=options) as channel:
-        stub = coordinator_grpc.CoordinatorServiceStub(channel)
-
-        def slopes(step):
-            theta = encode_tensor(np.zeros(128), blobs := Blobs())
-            batch = asysqn_pb2.Batch(k=0, t=step)
-            question = coordinator_pb.SlopesQuestion(session_id=session, batch=batch, opened_theta=theta)
-            messages = framed(coordinator_pb.AskSlopesRequest, blobs, question=question)
-            return next(stub.AskSlopes(iter(messages), timeout=60)).WhichOneof("body")
-
-        assert slopes(10_000) == "slopes"
-        for step in (2**32 - 1, 2**32, 2**33 + 5):
-            with pytest.raises(grpc.RpcError) as refusal:
-                slopes(step)
-            assert reason_of(refusal.value) == "MESSAGE_INVALID"
-    run.cancel()
 
 
 @pytest.fixture
