@@ -45,6 +45,8 @@ Row = dict[str, Any]
 MODES = ("implicit", "zeroth_order", "zeroth_order_local")
 CORRELATION, NOISE = 0.8, 1.0
 SEED = 3
+LIMIT = 256.0
+"""Largest magnitude in a sum."""
 
 
 @dataclass(frozen=True)
@@ -185,7 +187,7 @@ def spec_of(toy: Toy, mode: str, **changes: Mapping[str, Any]) -> RunSpec:
         "split": {"lower": f"0:{len(lower)}", "upper": f"{upper[0]}:{upper[-1] + 1}", "test": 0},
         "train": settings_of(toy, mode, **changes),
         # r·z is known to the ring's last digit, so a residual to 2^(−f/2).
-        "privacy": {"labels": {"mechanism": "off"}, "aggregation": {"fraction_bits": 50, "limit": 256.0}},
+        "privacy": {"labels": {"mechanism": "off"}, "aggregation": {"fraction_bits": 50, "limit": LIMIT}},
         "evaluate_every": 0,
         "checkpoint_every": 0,
     }
@@ -311,7 +313,8 @@ def over_grpc(toy: Toy, mode: str, directory: Path) -> Closeness:
     np.savez(directory / "labels.npz", label=toy.labels, ids=np.arange(len(toy.labels)))
     text = yaml.safe_dump(spec_of(toy, mode).model_dump(mode="json", exclude_none=True))
     tables = {name: {"train": {"path": directory / f"{name}.npz"}} for name in names}
-    services = LocalFederation(directory, tables, {"train": {"path": directory / "labels.npz"}})
+    labels = {"train": {"path": directory / "labels.npz"}}
+    services = LocalFederation(directory, tables, labels, policy={"aggregation": {"limit": LIMIT}})
     with services, services.connect() as client:
         run = client.start(text)
         run.result()
