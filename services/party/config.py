@@ -70,8 +70,8 @@ class PreprocessConfig(Section):
     """What fills a missing number; a missing category becomes the most frequent one, unless `refuse`."""
     categorical: CategoricalConfig | None = None
     """Columns with categories; without it text is refused."""
-    dates: DateConfig | tuple[DateConfig, ...] = ()
-    """Columns with dates or times; a list where they are written differently."""
+    dates: tuple[DateConfig, ...] = ()
+    """Columns with dates or times: one section, or a list of them where they are written differently."""
     indicators: tuple[str, ...] = ()
     """Columns beside which another one is 1 where the value is missing; a missing category is then one of its own."""
     scale: Literal["none", "standard", "minmax", "max_abs"] = "none"
@@ -99,8 +99,12 @@ class PreprocessConfig(Section):
     @property
     def date_columns(self) -> tuple[DateColumn, ...]:
         """Every column with dates."""
-        given = (self.dates,) if isinstance(self.dates, DateConfig) else self.dates
-        return tuple(column for one in given for column in one.declared)
+        return tuple(column for one in self.dates for column in one.declared)
+
+    @field_validator("dates", mode="before")
+    @classmethod
+    def _one_or_many(cls, given: Any) -> Any:
+        return [given] if isinstance(given, dict) else given
 
     @model_validator(mode="after")
     def _one_use(self) -> Self:

@@ -4,6 +4,7 @@ import re
 import types
 from collections.abc import Iterator
 from dataclasses import dataclass
+from datetime import date
 from pathlib import Path
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
@@ -15,7 +16,15 @@ from pydantic_core import PydanticUndefined
 from parley.spec.algorithms import AlgorithmSettings, installed
 from parley.spec.run import RunSpec
 
-_NAMES = {int: "whole number", float: "number", str: "text", bool: "true or false", type(None): "null", Path: "path"}
+_NAMES = {
+    int: "whole number",
+    float: "number",
+    str: "text",
+    bool: "true or false",
+    type(None): "null",
+    Path: "path",
+    date: "date",
+}
 _BOUNDS = {annotated_types.Ge: ("ge", "≥"), annotated_types.Gt: ("gt", ">"), annotated_types.Le: ("le", "≤")}
 _BOUNDS |= {annotated_types.Lt: ("lt", "<")}
 _VARIANTS = re.compile(r"\([^)]*\)")
