@@ -14,6 +14,7 @@ from google.protobuf.message import Message
 
 from parley.coordinator.programs import AnsweringProgram, CommonRows, KeepingProgram, PausingProgram, Program, Report
 from parley.coordinator.stopping import EarlyStopping, is_evaluation
+from parley.privacy.dataset_ledger import RecordsChanged, UnprotectedRefused
 from parley.privacy.ledger import BudgetExhausted, LedgerUnusable
 from parley.privacy.receipts import LedgerHead
 from parley.protocols.tensor.codec import Blobs, MessageInvalid
@@ -74,7 +75,7 @@ class RunDriver:
         self._reports: list[Report] = []
         self._session: Session | None = None
         self._program: Program | None = None
-        self._refusal: BudgetExhausted | None = None
+        self._refusal: BudgetExhausted | RecordsChanged | UnprotectedRefused | None = None
         self._goes_on = self._spec.train.works_unattended
         self._waiting: Going | Paused = Going(self._spec.wait_seconds, time.monotonic())
         self._privacy: RunPrivacy | None = None
@@ -91,7 +92,7 @@ class RunDriver:
         return self._session.session_id if self._session is not None else None
 
     async def answer(self, party: str, question: Any, blobs: Blobs) -> tuple[Message, Blobs]:
-        """The program's answer to a party's question; a spent budget ends the run."""
+        """The program's answer to a party's question; a spent budget, or labels that may not leave, end the run."""
         session, program = self._session, self._program
         if session is None or party not in session.names or not isinstance(program, AnsweringProgram):
             raise MessageInvalid(f"{party} cannot ask questions in this session")
@@ -99,7 +100,7 @@ class RunDriver:
             # In threads of the run: one that waits for the ledger's database takes none from anything else.
             asked = functools.partial(program.answer, session.names.index(party), question, blobs)
             return await asyncio.get_running_loop().run_in_executor(self._answering, asked)
-        except BudgetExhausted as refusal:
+        except (BudgetExhausted, RecordsChanged, UnprotectedRefused) as refusal:
             self._refusal = refusal
             raise
 

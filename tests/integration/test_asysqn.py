@@ -65,11 +65,12 @@ def data(tmp_path_factory):
 @pytest.fixture(scope="module")
 def federation(data, tmp_path_factory):
     labels = {"label": "label", "label_path": str(data / "labels.npz")}
+    files = {"cancer": "cancer", "wild": "wild", "numbers": "cancer"}
     tables = {
-        party: {name: {"path": str(data / f"{name}-{party}.npz"), **labels} for name in ("cancer", "wild")}
+        party: {name: {"path": str(data / f"{file}-{party}.npz"), **labels} for name, file in files.items()}
         for party in PARTIES
     }
-    held = {name: {"path": str(data / "labels.npz"), "budget": {"epsilon": 100}} for name in ("cancer", "wild")}
+    held = {name: {"path": str(data / "labels.npz"), "budget": {"epsilon": 100}} for name in files}
     with ForkedFederation(tmp_path_factory.mktemp("asysqn-federation"), tables, held) as local:
         yield local
 
@@ -227,9 +228,19 @@ def test_labels_at_the_coordinator_reach_asynchronous_parties_through_label_priv
 
 def test_numbers_reach_asynchronous_parties_on_bins_of_a_declared_range(client):
     train = loop(loss="ridge", labels_at="coordinator", target=None, steps=60, optimum=None)
-    run = client.start(spec(train, labels={"mechanism": "once", "epsilon": 4, "bins": {"low": 0, "high": 1}}))
+    bins = {"mechanism": "once", "epsilon": 4, "bins": {"low": 0, "high": 1}}
+    run = client.start(spec(train, labels=bins, table="numbers"))
     assert np.isfinite(list(run.result().values())).all()
     assert run.ledger().report.pure_epsilon == pytest.approx(4)
+
+
+def test_labels_that_may_not_leave_end_an_asynchronous_run_by_name(client):
+    train = loop(labels_at="coordinator", target=None, steps=20, optimum=None)
+    once = {"mechanism": "once", "epsilon": 4}
+    client.start(spec(train, labels=once)).result()
+    numbers = spec(train | {"loss": "ridge"}, labels=once | {"bins": {"low": 0, "high": 1}})
+    with pytest.raises(RequestRefused, match="released with another label"):
+        client.start(numbers).result()
 
 
 def test_rows_that_are_noised_once_train_asynchronous_parties(client, federation):
