@@ -121,7 +121,9 @@ class TokenFile:
     @contextlib.contextmanager
     def _changing(self) -> Iterator[list[NamedToken]]:
         """The tokens, to be changed by one process at a time; written if nothing is raised."""
-        with (self._path.parent / f"{FILE}.lock").open("a") as lock:
+        held = self._path.parent / f"{FILE}.lock"
+        held.touch(0o600)
+        with held.open("a") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             tokens = list(self.all())
             yield tokens

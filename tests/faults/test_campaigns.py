@@ -10,13 +10,16 @@ from tests.faults.kills import kill_campaign
 QUICK = ("repeated_skipped_and_swapped_messages", "damaged_checkpoint", "changed_ledger", "full_disk")
 """Scenarios that restart at most one process; the others are marked slow."""
 
+KILLS = 8
+"""`make torture` kills more often."""
+
 
 @pytest.mark.timeout(1800)
 def test_runs_with_a_random_kill_end_with_the_bits_and_the_ledger_of_undisturbed_ones(tmp_path):
-    tally = kill_campaign(tmp_path, kills=20, seed=1)
+    tally = kill_campaign(tmp_path, kills=KILLS, seed=1)
     assert tally.failures == []
-    assert tally.counts["kills"] == 20
-    assert tally.counts["runs resumed"] > 20, "most kills hit their runs"
+    assert tally.counts["kills"] == KILLS
+    assert tally.counts["runs resumed"] > KILLS, "most kills hit their runs"
 
 
 @pytest.mark.timeout(900)

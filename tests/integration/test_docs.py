@@ -107,10 +107,13 @@ def run_document(document: Path, clone: Path, tag: str = "", **environment: str)
 
 
 def documents_to_run() -> list[Any]:
-    """What a newcomer reads first in every test run; the how-tos, which take minutes more, with the slow tests."""
+    """What a newcomer reads first in every test run; the how-tos, which take minutes more, with the slow tests.
+
+    The quickstart explains the commands of the README, which run in any case.
+    """
     return [
         pytest.param(
-            one, id=str(one.relative_to(ROOT)), marks=[pytest.mark.slow] if one.parent.name == "how-to" else []
+            one, id=str(one.relative_to(ROOT)), marks=[pytest.mark.slow] if one.parent.name == "how-to" or one.name == "quickstart.md" else []
         )
         for one in DOCUMENTS
         if runs_here(one)

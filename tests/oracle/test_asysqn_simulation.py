@@ -16,7 +16,12 @@ A9A = DATA / "libsvm" / "a9a.svm.xz"
 
 @pytest.mark.skipif(not A9A.exists(), reason="a9a is not here; point PARLEY_DATA at a folder with libsvm/a9a.svm.xz")
 @pytest.mark.parametrize(
-    ("case", "to_1e3", "to_1e4"), [("AsySQN-SVRG", 1000, 4000), ("AsySQN-SAGA", 1300, 4500), ("SynSQN-SVRG", 120, 360)]
+    ("case", "to_1e3", "to_1e4"),
+    [
+        pytest.param("AsySQN-SVRG", 1000, 4000, marks=pytest.mark.slow),
+        pytest.param("AsySQN-SAGA", 1300, 4500, marks=pytest.mark.slow),
+        ("SynSQN-SVRG", 120, 360),
+    ],
 )
 def test_quasi_newton_parties_reach_both_targets_on_a9a_within_the_reference_rounds(case, to_1e3, to_1e4):
     columns = split_columns(*read_libsvm(A9A, columns=123), count=8)
