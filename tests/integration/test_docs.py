@@ -112,12 +112,14 @@ def documents_to_run() -> list[Any]:
     The quickstart explains the commands of the README, which run in any case.
     """
     return [
-        pytest.param(
-            one, id=str(one.relative_to(ROOT)), marks=[pytest.mark.slow] if one.parent.name == "how-to" or one.name == "quickstart.md" else []
-        )
+        pytest.param(one, id=str(one.relative_to(ROOT)), marks=[pytest.mark.slow] if _takes_long(one) else [])
         for one in DOCUMENTS
         if runs_here(one)
     ]
+
+
+def _takes_long(document: Path) -> bool:
+    return document.parent.name == "how-to" or document.name == "quickstart.md"
 
 
 @pytest.mark.timeout(600)
