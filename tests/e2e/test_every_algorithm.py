@@ -31,18 +31,19 @@ def trained(federation, spec: str) -> tuple[dict[str, float], int, int]:
 
 
 def test_two_trees_carry_the_digits_between_the_parties(federation):
-    metrics, at_coordinator, at_parties = trained(federation, "digits-two-tree")
+    metrics, at_coordinator, _ = trained(federation, "digits-two-tree")
     assert metrics["test accuracy"] > 0.9
-    # Partial sums climb from party to party: these receive more than what comes down to them from the coordinator.
-    assert at_parties > 1.2 * at_coordinator
+    # Partial sums climb from party to party. These only dial out, so the coordinator's relay carries what it cannot
+    # read (tests/integration/test_outbound.py records it there), beside all that the run sends and takes.
+    assert at_coordinator > 1.2 * metrics["bytes"]
 
 
 @pytest.mark.parametrize(("spec", "metric", "least"), [("asysqn", "test accuracy", 0.85), ("hgp", "test error", 0.0)])
-def test_what_parties_ask_each_other_does_not_pass_through_the_coordinator(federation, spec, metric, least):
-    metrics, at_coordinator, _ = trained(federation, spec)
+def test_what_parties_ask_each_other_is_none_of_the_coordinators_messages(federation, spec, metric, least):
+    metrics, *_ = trained(federation, spec)
     assert metrics[metric] >= least
     assert metrics["peer bytes"] > 400_000
-    assert at_coordinator < metrics["peer bytes"]
+    assert metrics["bytes"] - metrics["peer bytes"] < metrics["peer bytes"]
 
 
 def test_noised_vectors_pass_between_the_parties_alone(federation):
