@@ -230,8 +230,8 @@ class Session:
     def agreement(self) -> Agreement:
         """What this party was told when the session opened; it signs it, and compares it with what others signed."""
         common = self.opened.spec.train.layout == "vertical"
-        signed, rows = self.protocol_number >= SIGNED_PROTOCOL, self.id_digest
-        if self.told_table and signed:  # of two tables with the same ids each party must be told the same one
+        rows, signed = self.id_digest, self.protocol_number >= SIGNED_PROTOCOL
+        if self.told_table:  # of two tables with the same ids each party must be told the same one, in any protocol
             rows = hashlib.sha256(rows + self.told_table.encode()).digest()
         return Agreement(
             "serve" if self.serving is not None else "predict" if self.predicts else "train",

@@ -290,11 +290,14 @@ def test_others_are_told_that_the_session_predicts(coordinator, trained):
     assert (refusal.value.party, refusal.value.reason) == (VICTIM, "CONSENT_DIFFERS")
 
 
-def test_others_are_told_to_predict_on_another_table_with_the_same_rows(coordinator, trained):
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_others_are_told_to_predict_on_another_table_with_the_same_rows(coordinator, trained, protocol):
     """Its sums with the one and with the other would differ by what the victim adds."""
     for told in ("unlike", "few"):  # of the victim, both are one file
-        every = {name: {"purpose": pb.PURPOSE_PREDICT, "table": "few"} for name in OTHERS}
-        every[VICTIM] = {"purpose": pb.PURPOSE_PREDICT, "table": told}
+        every = {
+            name: {"purpose": pb.PURPOSE_PREDICT, "table": told if name == VICTIM else "few", "protocol": protocol}
+            for name in NAMES
+        }
         session = coordinator(run_id=trained).open(dict.fromkeys(NAMES, trained_spec()), **every)
         assert len({session.opened[name].id_digest for name in NAMES}) == 1
         if told == "few":
