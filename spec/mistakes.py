@@ -41,6 +41,7 @@ _SENTENCES = {
 _PATTERNS = {
     r"^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$": "may hold letters, digits, dots, dashes and underscores, at most 63",
     r"^[\w.]+:\w+$": "must be written as package.module:function",
+    r"^(ray://)?(\[[0-9a-f:]+\]|[^\s:/\[\]]+):[0-9]{1,5}$": "must be a host and a port, such as 127.0.0.1:6379",
 }
 _WORD = re.compile(r"`?[A-Za-z_](?:[\w.]*\w)?")
 

@@ -3,7 +3,7 @@
 import math
 from collections import Counter
 from dataclasses import replace
-from datetime import date
+from datetime import UTC, date, datetime
 from ipaddress import ip_address
 from typing import Annotated, Any, Literal, Self
 
@@ -47,6 +47,16 @@ class DateConfig(Section):
     """The day that is 0."""
     cycles: tuple[Literal["day", "week", "year"], ...] = ()
     """Turns that each one also becomes two columns of: sine and cosine of the time of day, of the week, of the year."""
+
+    @field_validator("format")
+    @classmethod
+    def _can_be_read(cls, given: str | None) -> str | None:
+        if given is not None:
+            try:
+                datetime.strptime(datetime(2024, 1, 31, tzinfo=UTC).strftime(given), given)
+            except ValueError as failure:
+                raise ValueError(f"dates cannot be read by {given!r} ({failure}): write it like %d.%m.%Y") from None
+        return given
 
     @property
     def declared(self) -> tuple[DateColumn, ...]:
@@ -321,7 +331,7 @@ class ComputeConfig(Section):
 
     engine: Literal["ray"]
     """What runs there."""
-    address: Annotated[str, Field(pattern=r"^(ray://)?(\[[0-9a-f:]+\]|[^\s:/\[\]]+):[0-9]+$")]
+    address: Annotated[str, Field(pattern=r"^(ray://)?(\[[0-9a-f:]+\]|[^\s:/\[\]]+):[0-9]{1,5}$")]
     """host:port of the cluster's head, of which this machine is a node; or `ray://host:port` of its client server."""
     shards: int = Field(default=16, ge=1, le=4096)
     """Parts that a table is cut into, each held by a process of the cluster; another number gives other bits."""
@@ -334,6 +344,8 @@ class ComputeConfig(Section):
 
     @model_validator(mode="after")
     def _is_guarded(self) -> Self:
+        if not 0 < self.host_and_port[1] < 65536:
+            raise ValueError(f"`address` needs a port from 1 to 65535, not {self.host_and_port[1]}")
         if not self.is_here and not self.is_protected:
             raise ValueError(
                 f"{self.host_and_port[0]} is another machine: give `token` (a file) and `tls` (certificate, key, "
