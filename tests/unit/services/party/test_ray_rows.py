@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from pydantic import ValidationError
 
-from parley.services.party.config import ComputeConfig, DateConfig
+from parley.services.party.config import ComputeConfig
 from parley.services.party.ray_rows import RayEngine, connect
 from parley.services.wire.configuration import ConfigInvalid
 from parley.tables.rows import ShardedRows
@@ -48,12 +48,6 @@ def test_ray_gets_token_and_certificates_from_its_environment():
 def test_an_address_names_host_and_port(address):
     with pytest.raises(ValidationError, match="address"):
         ComputeConfig(engine="ray", address=address)
-
-
-def test_a_format_by_which_no_date_can_be_read_is_refused_at_once():
-    with pytest.raises(ValidationError, match=r"write it like %d\.%m\.%Y"):
-        DateConfig(columns=("born",), format="%Q")
-    assert DateConfig(columns=("born",), format="%d.%m.%Y").format == "%d.%m.%Y"
 
 
 def test_a_party_without_ray_says_what_to_install(monkeypatch):
