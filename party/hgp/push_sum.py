@@ -34,6 +34,8 @@ from parley.protocols.tensor.codec import Blobs, MessageInvalid
 Shares = Mapping[int, float] | None
 _links = lru_cache(16)(links)
 """Parties of one process ask for the same steps of the same network."""
+LONGEST_WAIT = 32
+"""By how much the time between two repetitions may grow while nothing is heard."""
 WEIGHT_TOLERANCE = 1e-9
 """How far a party's weight may be from the one that the network gives it; rounding stays far below."""
 
@@ -73,6 +75,8 @@ class PushSumPlane:
         self._due: tuple[int, frozenset[int]] = (-1, frozenset())
         self._ready: asyncio.Future[None] | None = None
         self._messages = 0
+        self._sent = 0
+        """Steps that were sent, each counted once."""
         self._weights, self._weighed = np.ones(plan.size), 0
         """Every party's weight before step `_weighed`, as the network alone determines it."""
         self._neighbours: Callable[[int], tuple[tuple[int, ...], frozenset[int], Shares]] = lru_cache(8)(self._derive)
@@ -112,6 +116,7 @@ class PushSumPlane:
                 self._confirm(receiver, step - self._lead)
                 self._unconfirmed.setdefault(receiver, {})[step] = encoded[content]
             await self._deliver(receiver, *encoded[content])
+        self._sent += 1
         if self._patience is not None and self._resending is None:
             self._resending = asyncio.create_task(self._resend(self._patience))
 
@@ -144,8 +149,13 @@ class PushSumPlane:
                 "an outage were lost or taken twice, so the average would be wrong; resume the run from its checkpoint"
             )
 
+    def confirm_before(self, step: int) -> None:
+        """What was sent before `step` need not be sent again: every party has told the coordinator that it has it."""
+        for receiver in self._unconfirmed:
+            self._confirm(receiver, step)
+
     def confirm_all(self) -> None:
-        """Nothing need be sent again: every party has told the coordinator that it has done its steps."""
+        """Nothing need be sent again: every party has told the coordinator that its average has ended."""
         self._unconfirmed.clear()
 
     async def close(self) -> None:
@@ -166,12 +176,19 @@ class PushSumPlane:
             # Robust: it is sent again until the receiver has it, or the stretch's deadline ends the wait.
 
     async def _resend(self, seconds: float) -> None:
-        """Repeat what may have been lost whenever this party has sent nothing for a while."""
+        """Repeat what may have been lost whenever this party has sent no new step for a while.
+
+        The waits grow while nothing moves: on a slow machine repetitions would otherwise be what keeps it slow.
+        """
+        delay = seconds
         while True:
-            before = self._messages
-            await asyncio.sleep(seconds)
-            if self._messages == before:
-                await asyncio.gather(*(self._deliver_again(receiver) for receiver in list(self._unconfirmed)))
+            before = self._sent
+            await asyncio.sleep(delay)
+            if self._sent != before:
+                delay = seconds
+                continue
+            await asyncio.gather(*(self._deliver_again(receiver) for receiver in list(self._unconfirmed)))
+            delay = min(2 * delay, LONGEST_WAIT * seconds)
 
     async def _deliver_again(self, receiver: int) -> None:
         for message, blobs in list(self._unconfirmed.get(receiver, {}).values()):

@@ -85,7 +85,12 @@ class HgpRole:
 
     async def act(self, state: State, instruction: StepRange) -> Plan:
         """Take a range of steps with the neighbours, or do what needs none."""
-        self._plane.confirm_all()  # the coordinator goes on only after everyone has answered
+        # The coordinator goes on only after everyone has answered. What was sent last in a range is taken in the next.
+        if instruction.phase in ("train", "hyper_gradient") and instruction.first > 0:
+            started = self._schedule.first_step(instruction.k, instruction.phase)
+            self._plane.confirm_before(started + instruction.first - 1)
+        else:
+            self._plane.confirm_all()
         match instruction.phase:
             case "train" | "hyper_gradient":
                 what = f"steps {instruction.first} to {instruction.last} of {instruction.phase}"

@@ -128,3 +128,26 @@ async def test_portions_are_refused_where_running_totals_are_due():
     message = encode_push_sum(ClearPortionGate().release(0, initial_mass(VALUES[1])), deque())
     with pytest.raises(MessageInvalid, match="do not mix"):
         links_.take("1", "push_sum", message, deque())
+
+
+async def test_what_was_sent_last_in_a_range_of_steps_is_sent_again_in_the_next():
+    """Parties answer the coordinator when they have sent a range's last step: nobody may have taken it by then."""
+    lost = [True]
+
+    def fate(_):
+        return (lost[0], False, False)
+
+    others: list[LossyLinks] = []
+    others += [LossyLinks(i, others, fate) for i in range(SIZE)]
+    sender, *receivers = [
+        PushSumPlane(i, PLAN, others[i], patience_seconds=0.01, most_waiting=10, window=50) for i in range(SIZE)
+    ]
+    targets = sender.receivers(1)[0]
+    for step in (0, 1):
+        _, portions = split(initial_mass(VALUES[0]), sender.receivers(step)[0])
+        await sender.send(step, portions)
+    sender.confirm_before(1)
+    lost[0] = False
+    await asyncio.sleep(0.2)
+    assert {i: list(receivers[i - 1]._arrived) for i in targets} == {i: [1] for i in targets}
+    await sender.close()
