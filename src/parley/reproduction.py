@@ -27,9 +27,9 @@ COLUMNS = ("case", "metric", "ours", "paper")
 
 EXPERIMENTS = {
     "bambi-toy": "BAMBI: hyper-gradients and the decrease they reach, on problems with a known solution",
-    "bambi-levels": "BAMBI: what the second level brings beside plain split learning, on the digits",
-    "bambi-local": "BAMBI: local rounds with default settings, beside a single exchange",
-    "bambi-local-mnist": "BAMBI: local rounds with default settings on MNIST, with and without label privacy",
+    "local-rounds": "BAMBI: local rounds with default settings on digits, MNIST and a stress task, beside one exchange",
+    "bilevel-pays": "BAMBI: what the second level brings where lower labels are wrong and upper rows are clean",
+    "bambi-fashion": "BAMBI: Fashion-MNIST by `implicit`, local rounds and one level, with default settings",
     "bambi-mnist": "BAMBI: hyper-representation on MNIST, accuracy, rounds and bytes of each mode",
     "bambi-dp-mnist": "BAMBI: accuracy under label privacy on MNIST",
     "bambi-dp-attacks": "BAMBI: how well attacks guess labels from what crosses, against the cap",
