@@ -245,16 +245,41 @@ def _regular(plan: NetworkPlan) -> Links:
     swaps = _SWAPS_PER_LINK * plan.size * plan.degree
     draws = _uniform(plan, "network.swaps", 0, 2 * swaps).reshape(swaps, 2)
     edges = [(int(i), int(j)) for i, j in np.argwhere(np.triu(matrix, 1))]
+    neighbours = [set(out_neighbours(matrix, member)) for member in range(plan.size)]
     for first, second in (draws * len(edges)).astype(int):
         (a, b), (c, d) = edges[first], edges[second]
-        if len({a, b, c, d}) < 4 or matrix[a, d] or matrix[c, b]:
+        if len({a, b, c, d}) < 4 or d in neighbours[a] or b in neighbours[c]:
             continue
-        swapped = matrix.copy()
-        for i, j, present in ((a, b, False), (c, d, False), (a, d, True), (c, b, True)):
-            swapped[i, j] = swapped[j, i] = present
-        if _unreachable_pair(swapped) is None:
-            matrix, edges[first], edges[second] = swapped, (a, d), (c, b)
-    return matrix
+        _swap(neighbours, (a, b), (c, d))
+        # From every other member one came to a, b, c or d before; a leads to d and b to c, so a and b are left to join.
+        if _are_joined(neighbours, a, b):
+            edges[first], edges[second] = (a, d), (c, b)
+        else:
+            _swap(neighbours, (a, d), (c, b))
+    return _from_edges(plan.size, ((i, j) for i, others in enumerate(neighbours) for j in others))
+
+
+def _swap(neighbours: list[set[int]], first: tuple[int, int], second: tuple[int, int]) -> None:
+    """Replace edges a–b and c–d by a–d and c–b."""
+    (a, b), (c, d) = first, second
+    for i, j in ((a, b), (c, d)):
+        neighbours[i].remove(j)
+        neighbours[j].remove(i)
+    for i, j in ((a, d), (c, b)):
+        neighbours[i].add(j)
+        neighbours[j].add(i)
+
+
+def _are_joined(neighbours: list[set[int]], one: int, other: int) -> bool:
+    """Whether a path leads from one member to another: searched from both ends, so that it is found soon."""
+    seen, edge = ({one}, {other}), [{one}, {other}]
+    while all(edge):
+        side = int(len(edge[1]) < len(edge[0]))
+        edge[side] = set().union(*(neighbours[member] for member in edge[side])) - seen[side]
+        if edge[side] & seen[1 - side]:
+            return True
+        seen[side].update(edge[side])
+    return False
 
 
 def _from_edges(size: int, edges: Iterable[tuple[int, int]]) -> Links:

@@ -18,6 +18,7 @@ from google.protobuf.message import Message
 
 from parley.numerics.networks import (
     NetworkPlan,
+    Weights,
     in_neighbours,
     links,
     metropolis_weights,
@@ -32,8 +33,6 @@ from parley.protocols.hgp.codec import ReceivedPortion, decode_push_sum, encode_
 from parley.protocols.tensor.codec import Blobs, MessageInvalid
 
 Shares = Mapping[int, float] | None
-_links = lru_cache(16)(links)
-"""Parties of one process ask for the same steps of the same network."""
 LONGEST_WAIT = 32
 """By how much the time between two repetitions may grow while nothing is heard."""
 WEIGHT_TOLERANCE = 1e-9
@@ -79,7 +78,7 @@ class PushSumPlane:
         """Steps that were sent, each counted once."""
         self._weights, self._weighed = np.ones(plan.size), 0
         """Every party's weight before step `_weighed`, as the network alone determines it."""
-        self._neighbours: Callable[[int], tuple[tuple[int, ...], frozenset[int], Shares]] = lru_cache(8)(self._derive)
+        self._derived: Callable[[int], tuple[tuple[int, ...], frozenset[int], Shares]] = lru_cache(8)(self._derive)
         peers.on("push_sum", self._take)
 
     @property
@@ -139,8 +138,7 @@ class PushSumPlane:
         if self._patience is None:
             return  # every portion is there, by the check of `receive`
         while self._weighed < step:
-            matrix = _links(self._plan, self._weighed)
-            mixing = metropolis_weights(matrix) if self._doubly_stochastic else push_weights(matrix)
+            mixing = _mixing(self._plan, self._schedule_step(self._weighed), self._doubly_stochastic)
             self._weights, self._weighed = mixing @ self._weights, self._weighed + 1
         due = float(self._weights[self._index])
         if not abs(weight - due) <= WEIGHT_TOLERANCE * due:
@@ -251,11 +249,28 @@ class PushSumPlane:
                     news[sender] = brought
         return news
 
+    def _neighbours(self, step: int) -> tuple[tuple[int, ...], frozenset[int], Shares]:
+        return self._derived(self._schedule_step(step))
+
+    def _schedule_step(self, step: int) -> int:
+        """A step with the links of this one: the first, where the network does not change."""
+        return 0 if self._plan.static else step
+
     def _derive(self, step: int) -> tuple[tuple[int, ...], frozenset[int], Shares]:
         matrix = _links(self._plan, step)
         receivers = out_neighbours(matrix, self._index)
         shares = None
         if self._doubly_stochastic:
-            weights = metropolis_weights(matrix)
+            weights = _mixing(self._plan, step, True)
             shares = {receiver: float(weights[receiver, self._index]) for receiver in receivers}
         return receivers, frozenset(in_neighbours(matrix, self._index)), shares
+
+
+# Parties of one process ask for the same steps of the same network.
+_links = lru_cache(16)(links)
+
+
+@lru_cache(16)
+def _mixing(plan: NetworkPlan, step: int, doubly_stochastic: bool) -> Weights:
+    matrix = _links(plan, step)
+    return metropolis_weights(matrix) if doubly_stochastic else push_weights(matrix)

@@ -89,8 +89,10 @@ def simulate(
         return False
 
     with threadpool_limits(1):
+        # All parties share this process: how long a round takes says nothing about a party that is slow or gone.
+        changes = {"round_seconds": math.inf} | ({"checkpoint_every": 0} if spec.stop is None else {})
         simulation = simulation_of(
-            spec.model_copy(update={"checkpoint_every": 0}) if spec.stop is None else spec,
+            spec.model_copy(update=changes),
             holdings_of(spec, stores),
             labels.load,
             sums="protected",

@@ -1,3 +1,6 @@
+import hashlib
+import time
+
 import numpy as np
 import pytest
 
@@ -53,6 +56,28 @@ def test_a_regular_network_is_simple_connected_and_gives_every_member_the_same_d
     assert np.array_equal(matrix, matrix.T)
     assert set(matrix.sum(axis=1)) == {degree + 1}
     check_strongly_connected(plan, window=1, steps=1)
+
+
+@pytest.mark.parametrize(
+    ("size", "degree", "seed", "digest"),
+    [
+        (6, 3, 1, "256500f4b20f174b"),
+        (12, 2, 3, "8a445424b4c8d40c"),
+        (30, 3, 0, "72674d3bb78223b5"),
+        (51, 4, 5, "5dfee5ec53189e10"),
+    ],
+)
+def test_a_regular_network_is_the_same_for_every_version(size, degree, seed, digest):
+    """Parties that derive different links from one plan would wait for each other for ever."""
+    matrix = links(NetworkPlan(NetworkKind.REGULAR, size=size, degree=degree, seed=seed), 0)
+    assert hashlib.sha256(np.packbits(matrix).tobytes()).hexdigest().startswith(digest)
+
+
+def test_a_regular_network_of_hundreds_of_members_is_drawn_in_a_moment():
+    started = time.process_time()
+    matrix = links(NetworkPlan(NetworkKind.REGULAR, size=300, degree=4, seed=1), 0)
+    assert time.process_time() - started < 3  # 12 000 swaps; a search of the whole network for each took 10 s
+    assert set(matrix.sum(axis=1)) == {5}
 
 
 def test_a_regular_network_depends_on_its_seed():
