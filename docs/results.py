@@ -14,7 +14,7 @@ from parley.reproduction import EXPERIMENTS
 FOLDER = Path(__file__).parent / "results"
 PAPERS = {"bambi": "BAMBI", "asysqn": "AsySQN", "hgp": "HGP", "ldp": "LDP-DSBO", "fedbio": "FedBiO"}
 PAGES = {"ldp": "ldp_dsbo"}
-OTHERS = {"features": "Noise on rows", "credit": "Default of card holders", "fate": "FATE's quality benchmark"}
+OTHERS = {"feature": "Noise on rows", "credit": "Default of card holders", "fate": "FATE's quality benchmark"}
 ALONE = ("bambi-toy", "bambi-levels", "bambi-local", "fedbio-quadratic", "hgp-error", "ldp-dsbo-synthetic")
 """Experiments that need no data."""
 LONGEST = 60
