@@ -33,7 +33,7 @@ def test_the_table_has_every_epsilon_and_what_nothing_learnt_gets(subject, monke
     settings = {f"made {kind} {noise}" for kind in ("once", "per_sum") for noise in ("no noise", "eps=4", "eps=12")}
     assert cases == settings | {"made most frequent class"}
     attacked = {row["case"]: row["ours"] for row in rows if row["metric"] == "recovered"}
-    assert attacked["column attack no noise"] == 1.0
+    assert attacked["column attack no noise"] > 0.98
     assert attacked["column attack eps=4"] < 0.75
     assert attacked.keys() >= {"column attack eps=12", "column attack on two runs eps=4"}
     assert max(row["ours"] for row in rows if row["metric"] == "excess over bound") <= 0
