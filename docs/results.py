@@ -17,7 +17,7 @@ PAGES = {"ldp": "ldp_dsbo"}
 OTHERS = {
     "local": "Local rounds",
     "bilevel": "Where the second level pays",
-    "features": "Noise on rows",
+    "feature": "Noise on rows",
     "credit": "Default of card holders",
     "fate": "FATE's quality benchmark",
 }

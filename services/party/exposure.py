@@ -6,9 +6,10 @@ so the party remembers: an entry is durable before the first sum of a run leaves
 
 import functools
 import logging
+import os
 import secrets
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -99,8 +100,14 @@ def difference(new: Exposure, old: Exposure) -> str | None:
 class Register:
     """A party's memory of what it has exposed."""
 
-    def __init__(self, engine: sa.Engine, clock: Callable[[], datetime] = lambda: datetime.now(UTC)) -> None:
+    def __init__(
+        self,
+        engine: sa.Engine,
+        sources: Mapping[str, str] | None = None,
+        clock: Callable[[], datetime] = lambda: datetime.now(UTC),
+    ) -> None:
         self._engine, self._clock = engine, clock
+        self._sources = dict(sources or {})
         with self._named():
             upgrade(engine, HISTORY)
 
@@ -120,14 +127,14 @@ class Register:
             ExposureRefused: naming the floor, or the earlier run.
         """
         with self._named(), self._engine.connect() as connection:
-            return _reviewed(connection, asked, policy)
+            return self._reviewed(connection, asked, policy)
 
     def begin(self, asked: Asked, policy: Policy) -> Reviewed:
         """Review once more and write the entry, in one transaction; a run that goes on finds its own."""
         for each in (*asked.further, asked):
             _ = each.hashes  # before the database is locked
         with self._named(), write_transaction(self._engine) as connection:
-            reviewed = _reviewed(connection, asked, policy)
+            reviewed = self._reviewed(connection, asked, policy)
             for each in (*asked.further, asked):
                 if _own(_entries(connection), each.exposure) is None:
                     _keep_rows(connection, each)
@@ -143,7 +150,7 @@ class Register:
     def reserve(self, run_id: str, wanted: int, policy: Policy) -> int:
         """Count up to `wanted` more sums of a run, durably; fewer where the floor is near, 0 where it is reached."""
         with self._named(), write_transaction(self._engine) as connection:
-            entries = _entries(connection)
+            entries = self._by_source(_entries(connection))
             own = _newest(entries, run_id)
             if own is None:
                 return wanted  # a run from before there was a register predicts
@@ -160,6 +167,41 @@ class Register:
             own = _newest(_entries(connection), run_id)
             if own is not None and unused:
                 _set_sums(connection, own, own.sums - unused)
+
+    def _reviewed(self, connection: sa.Connection, asked: Asked, policy: Policy) -> Reviewed:
+        """The review of a run, with every table known by what it reads."""
+        entries = _entries(connection)
+        for each in (*asked.further, asked):
+            if policy.mixing == "refuse" and _own(entries, each.exposure) is None:
+                self._check_accounts(connection, entries, each)
+        return _reviewed(connection, self._by_source(entries), self._asked_by_source(asked), policy)
+
+    def _check_accounts(self, connection: sa.Connection, entries: Iterable[Exposure], asked: Asked) -> None:
+        """Refuse noise for rows that have an account under another name: two draws would tell more than one budget."""
+        new = asked.exposure
+        for old in entries:
+            if old.exact or new.exact or old.table == new.table or self._source(old.table) != self._source(new.table):
+                continue
+            if old.rows_digest == new.rows_digest or _overlap(connection, old.rows_digest, asked.hashes):
+                raise ExposureRefused(
+                    f"rows of table {new.table} have their ε under another name of the same file, table {old.table}: "
+                    "ask for that name, or let the owner set `mixing` in the policy"
+                )
+
+    def _source(self, table: str) -> str:
+        return self._sources.get(table, table)
+
+    def _by_source(self, entries: Iterable[Exposure]) -> list[Exposure]:
+        return [replace(each, table=self._source(each.table)) for each in entries]
+
+    def _asked_by_source(self, asked: Asked) -> Asked:
+        further = tuple(self._asked_by_source(each) for each in asked.further)
+        found = replace(
+            asked, exposure=replace(asked.exposure, table=self._source(asked.exposure.table)), further=further
+        )
+        if "hashes" in vars(asked):
+            vars(found)["hashes"] = asked.hashes
+        return found
 
     def _named(self) -> AbstractContextManager[None]:
         return named_failures("the register of exposure", self._engine)
@@ -199,13 +241,22 @@ class SumCounter:
             self._left = 0
 
 
-def open_register(url: str) -> Register:
-    """The register at a database URL."""
-    return Register(open_engine(url))
+def open_register(url: str, sources: Mapping[str, str] | None = None) -> Register:
+    """The register at a database URL; `sources` has the first name of those that read the same file, by table."""
+    return Register(open_engine(url), sources)
 
 
-def _reviewed(connection: sa.Connection, asked: Asked, policy: Policy) -> Reviewed:
-    new, entries = asked.exposure, _entries(connection)
+def first_names(paths: Mapping[str, str]) -> dict[str, str]:
+    """For each table the first in the alphabet that reads the same file: rows are the same under any of its names."""
+    files = {name: path if "://" in path else os.path.realpath(path) for name, path in paths.items()}
+    first: dict[str, str] = {}
+    for name in sorted(files):
+        first.setdefault(files[name], name)
+    return {name: first[file] for name, file in files.items()}
+
+
+def _reviewed(connection: sa.Connection, entries: list[Exposure], asked: Asked, policy: Policy) -> Reviewed:
+    new = asked.exposure
     own = _own(entries, new)
     _check_same_run(entries, new)
     for each in (*asked.further, asked):

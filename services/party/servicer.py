@@ -34,7 +34,7 @@ from parley.services.party.checkpoints import ModelMissing, Store
 from parley.services.party.config import PartyConfig
 from parley.services.party.coordinator_line import QuestionLine
 from parley.services.party.exposed_runs import asked_of
-from parley.services.party.exposure import Asked, Register, SumCounter, open_register
+from parley.services.party.exposure import Asked, Register, SumCounter, first_names, open_register
 from parley.services.party.offers import Offers
 from parley.services.party.peers import PeerLinks
 from parley.services.party.policy import (
@@ -329,7 +329,8 @@ class PartyServicer(pb_grpc.PartyServiceServicer):
     @functools.cached_property
     def _register(self) -> Register:
         """Opened by the first session: a party that never served one has no database."""
-        return open_register(self._config.database_url)
+        paths = {name: str(table.path) for name, table in self._config.tables.items()}
+        return open_register(self._config.database_url, first_names(paths))
 
     def _prepare(self, request: pb.OpenSessionRequest, coordinator: str) -> Session:
         spec = parse_spec(request.spec_yaml)

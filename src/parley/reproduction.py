@@ -44,7 +44,7 @@ EXPERIMENTS = {
     "fedbio-suspects": "FedBiO: data cleaning by default settings, beside the simplest ways to find wrong labels",
     "credit": "Default of card holders: AUC of three organisations' models against pooled ones, and by label privacy",
     "fate-quality": "FATE's quality benchmark: glm against scikit-learn, and VertiBench's cuts of columns",
-    "features-privacy": "Noise on rows and in sums (`privacy.features`): accuracy against ε on UCI credit and digits",
+    "feature-privacy": "Noise on rows and in sums (`privacy.features`): accuracy and column attacks against ε",
     "fedbio-omniglot": "FedBiO-Local: a representation of characters for few-shot tasks",
 }
 """What each experiment shows."""

@@ -308,3 +308,31 @@ def test_a_party_that_asks_each_peer_for_other_rows_opens_nothing(deviating):
         with pytest.raises(SumDoesNotOpen):
             opened_by(deviating, number, {"north": same, "east": other}, question)
     assert opened_by(deviating, 4, {"north": other, "east": other}, other).size == honest.size
+
+
+@pytest.fixture
+def asking(data, tmp_path, monkeypatch):
+    """`south` asks for slopes of steps past any that a run has; the others and the coordinator are real."""
+    labels = {"label": "label", "label_path": str(data / "labels.npz")}
+    tables = {party: {"cancer": {"path": str(data / f"cancer-{party}.npz"), **labels}} for party in PARTIES}
+    held = {"cancer": {"path": str(data / "labels.npz"), "budget": {"epsilon": 100}}}
+    monkeypatch.setenv("RECORDING", str(tmp_path))
+    modules = {"south": "tests.integration.asking_party"}
+    with ForkedFederation(tmp_path / "federation", tables, held, modules=modules) as local, local.connect() as client:
+        yield client
+
+
+def test_slopes_past_the_last_step_are_refused_and_charged_to_nobody(asking, tmp_path):
+    """Such a step would be numbered as another party's, and its rows be charged to rows that party had paid for."""
+    train = loop(labels_at="coordinator", target=None, steps=12, optimum=None, batch=32, estimator="sgd")
+    run = asking.start(spec(train, labels={"mechanism": "per_step", "epsilon": 0.5, "budget": 50}))
+    run.result()
+    asked = json.loads((tmp_path / "asked.json").read_text())
+    assert [step for step, _, _ in asked] == [2**32 - 1, 2**32, 2**32 + 3, 2**33 + 5]
+    assert all("MESSAGE_INVALID" in refused or "step" in refused for _, refused, _ in asked), asked
+    assert not any(answer for _, _, answer in asked)
+    ledger = run.ledger()
+    assert ledger.broken == ""
+    numbers = [each.first_release % 2**32 + each.releases for each in ledger.entries]
+    assert numbers
+    assert max(numbers) < 1000, "steps that were made"

@@ -5,7 +5,7 @@ from typing import Literal
 
 Verdict = Literal["within", "stopped", "open", "beyond"]
 MEANINGS: dict[Verdict, str] = {
-    "within": "the attack recovers no more than the guarantee allows",
+    "within": "the attack recovers no more than the guarantee allows, or than chance does where nothing is guaranteed",
     "stopped": "the attack needs something that is refused",
     "open": "the attack succeeds, and nothing was guaranteed against it",
     "beyond": "the attack succeeds beyond a guarantee: do not run this, and report it",
@@ -35,6 +35,14 @@ class Finding:
     def margin(self) -> float | None:
         """How far below the bound the attack stayed; negative beyond it."""
         return None if self.value is None or self.bound is None else self.bound - self.value
+
+    @property
+    def shares(self) -> dict[str, float]:
+        """What was recovered, what may be, and the excess; a bound is 0 where the attack was stopped, 1 without one."""
+        stopped = self.verdict == "stopped"
+        value = self.value if self.value is not None else 0.0
+        bound = self.bound if self.bound is not None else 0.0 if stopped else 1.0
+        return {"recovered": value, "bound": bound, "excess over bound": value - bound}
 
 
 def bounded(

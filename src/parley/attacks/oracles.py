@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from parley.attacks.findings import Finding, unbounded
+from parley.attacks.findings import Finding, bounded
 from parley.attacks.stand_in import StandIn
 from parley.numerics.few_shot import TooFewExamples, sample_task
 from parley.numerics.neumann import SeriesDiverges, neumann_product
@@ -31,7 +31,7 @@ def ask_for_errors(subject: StandIn) -> list[Finding]:  # noqa: ARG001 (these er
     """Provoke errors that depend on private values, and look for figures in what the caller is told."""
     leaks = [figure for sentence, public in _provoked() for figure in figures_in(sentence, *public)]
     words = f"{len(leaks)} private figures in {len(_provoked())} sentences" + (f": {leaks[:3]}" if leaks else "")
-    return [unbounded(ERRORS, "client", words, float(bool(leaks)), 0.5, "report it")]
+    return [bounded(ERRORS, "client", words, float(bool(leaks)), 0.0, "no private figure in an error", "report it")]
 
 
 def _provoked() -> list[tuple[str, tuple[float, ...]]]:

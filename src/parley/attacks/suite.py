@@ -48,8 +48,12 @@ class AttackUnknown(ValueError):
     """There is no attack of this name."""
 
 
-def attack(spec: RunSpec, names: tuple[str, ...] = (), *, quick: bool = False) -> Iterator[Finding]:
+def attack(
+    spec: RunSpec, names: tuple[str, ...] = (), *, quick: bool = False, rows: int | None = None
+) -> Iterator[Finding]:
     """Mount attacks on a spec, on tables that stand in for its own; all of them, or those that are named.
+
+    `rows` is how many rows these tables have, where it is not what each attack takes.
 
     Raises:
         AttackUnknown: if a name is none of `ATTACKS`.
@@ -60,7 +64,7 @@ def attack(spec: RunSpec, names: tuple[str, ...] = (), *, quick: bool = False) -
         raise AttackUnknown(f"there is no attack {unknown[0]!r}: choose among {', '.join(ATTACKS)}")
     for name, each in ATTACKS.items():
         if name in names or (not names and (each.quick or not quick)):
-            with subject_of(spec, each.rows) as subject, threadpool_limits(1):
+            with subject_of(spec, rows or each.rows) as subject, threadpool_limits(1):
                 yield from each.mount(subject)
 
 

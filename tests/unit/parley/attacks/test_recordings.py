@@ -30,9 +30,11 @@ def test_the_sums_of_a_rehearsal_confirm_a_column_from_their_files(tmp_path):
     rows, sums = sums_over_rows(subject, rehearse(subject))
     columns = {f"c{number}": column for number, column in enumerate(subject.features["c"][rows].T)}
     save(tmp_path / "recording", linear(), sums={"all": sums}, columns=columns)
-    result = CliRunner().invoke(app, ["attack", str(tmp_path / "recording"), "--json"])
-    (finding,) = json.loads(result.stdout)
-    assert (finding["attack"], finding["verdict"]) == ("column confirmed by projection", "open")
+    told = tmp_path / "found.json"
+    assert CliRunner().invoke(app, ["attack", str(tmp_path / "recording"), "--json", str(told)]).exit_code == 0
+    rows = json.loads(told.read_text())["rows"]
+    assert {row["case"] for row in rows} == {"column confirmed by projection × recording"}
+    assert rows[0]["ours"] > 0.9
 
 
 def test_labels_are_within_the_cap_for_one_draw_and_beyond_it_for_many(tmp_path):

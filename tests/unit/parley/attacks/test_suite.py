@@ -6,13 +6,14 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
+from parley.attacks import protections
 from parley.attacks.averages import explained
 from parley.attacks.columns import residual, told_apart
 from parley.attacks.findings import bounded, unbounded
 from parley.attacks.membership import advantage, chance, infer_membership, most_advantage
 from parley.attacks.oracles import figures_in
 from parley.attacks.stand_in import NoStandIn, stand_in
-from parley.attacks.suite import AttackUnknown, attack
+from parley.attacks.suite import ATTACKS, AttackUnknown, attack
 from parley.cli import app
 from parley.spec.parsing import parse_spec
 
@@ -164,11 +165,33 @@ def test_the_command_prints_a_line_for_each_attack_and_strict_fails_on_what_is_o
     path = tmp_path / "spec.yaml"
     path.write_text(linear("off"))
     runner = CliRunner()
-    usual = runner.invoke(app, ["attack", str(path), "--only", "labels,errors", "--json"])
-    lines = json.loads(usual.stdout)
-    assert (usual.exit_code, [line["verdict"] for line in lines]) == (0, ["open", "within"])
+    usual = runner.invoke(app, ["attack", str(path), "--only", "labels,errors", "--json", str(tmp_path / "rows.json")])
+    rows = json.loads((tmp_path / "rows.json").read_text())["rows"]
+    assert (usual.exit_code, [row["verdict"] for row in rows]) == (0, ["open"] * 3 + ["within"] * 3)
+    assert [row["ours"] for row in rows if row["case"] == "label inference × spec"] == [1.0, 1.0, 0.0]
     assert runner.invoke(app, ["attack", str(path), "--only", "labels", "--strict"]).exit_code == 1
     assert runner.invoke(app, ["doctor", "--strict"]).exit_code == 2
+
+
+def test_all_protections_are_attacked_with_a_row_for_what_is_recovered_the_bound_and_the_excess(tmp_path, monkeypatch):
+    few = [case for case in protections.cases() if case.setting in ("labels: off", "labels: once, ε = 1")]
+    monkeypatch.setattr(protections, "cases", lambda: few)
+    result = CliRunner().invoke(app, ["attack", "all", "--quick", "--json", str(tmp_path / "rows.json")])
+    assert result.exit_code == 0, result.output
+    made = json.loads((tmp_path / "rows.json").read_text())
+    found = {(row["case"], row["metric"]): row["ours"] for row in made["rows"]}
+    assert made["name"] == "all"
+    assert {metric for _, metric in found} == {"recovered", "bound", "excess over bound"}
+    assert found["label inference × labels: off", "recovered"] == 1.0
+    assert found["label inference × labels: once, ε = 1", "bound"] < 0.6
+    assert found["accuracy of one row × minimum_evaluation: 20", "bound"] == 0.0
+    assert max(share for (_, metric), share in found.items() if metric == "excess over bound") <= 0
+    assert CliRunner().invoke(app, ["attack", "all", "--only", "labels"]).exit_code == 2
+
+
+def test_every_attack_is_in_the_table_of_protections():
+    named = {name for case in protections.cases() for name in case.names}
+    assert named | {"metrics"} == ATTACKS.keys()
 
 
 def test_distances_are_those_of_the_formulas():

@@ -1,4 +1,4 @@
-"""features-privacy: what noise on features costs, `privacy.features` of both kinds on UCI credit and on digits.
+"""feature-privacy: what noise on features costs and hides, both kinds of `privacy.features`, on UCI credit and digits.
 
 No paper has such a table. Three organisations hold a third of the columns each; labels are in the clear, so that noise
 on features is all that costs. `once` trains a linear model whose regularisation is tuned (BAMBI, `hyper_parameters`)
@@ -6,18 +6,23 @@ on rows that were noised before; `per_sum` takes few gradient steps on a linear 
 of three parties trusted to keep their noise. Rows are bounded after public figures have scaled the columns: figures
 that everybody may know, no row taught them. ε is that of one row of one party, for all runs at that setting (`once`)
 or for the run (`per_sum`); metrics are on held-out rows, noised like the others; one draw of noise and of the split.
-`nothing` is what always answering with the most frequent class gets: a setting whose accuracy is not above it (and
-whose AUC is about ½) has learnt nothing.
+A setting whose accuracy is not above that of always answering with the most frequent class (and whose AUC is about ½)
+has learnt nothing.
+
+`column attack` mounts the attacks of `parley attack` on rows that are noised `once`, random ones of three parties: what
+a coordinator tells of a value from the sums of a run (the share of values told from another row's, ½ by chance), or of
+a column from two runs that differ by it (correlation), beside what ε allows.
 
     UCI credit   I.-C. Yeh, "Default of Credit Card Clients", UCI Machine Learning Repository; 30000 rows, 23 columns.
                  `data` is a folder with uci_credit_card.csv, or the same packed by xz
     digits       scikit-learn's; 1797 rows, 64 columns
 
-    parley reproduce features-privacy --data DIR [--quick] [--json FILE] [--plot FILE]
+    parley reproduce feature-privacy --data DIR [--quick] [--json FILE] [--plot FILE]
 """
 
+import math
 import tempfile
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -25,6 +30,11 @@ import numpy as np
 import pyarrow
 import pyarrow.parquet
 
+from parley.attacks.columns import DIFFERENCING, PROJECTION, sums_over_rows, told_apart
+from parley.attacks.protections import LINEAR, noised
+from parley.attacks.protections import spec_of as spec_of_fields
+from parley.attacks.suite import ATTACKS, attack, subject_of
+from parley.attacks.tapes import rehearse
 from parley.datasets import Dataset, load_dataset
 from parley.services.coordinator.config import LabelConfig
 from parley.services.coordinator.labels import LabelStore
@@ -37,7 +47,10 @@ Row = dict[str, Any]
 Kind = Literal["once", "per_sum"]
 
 PARTIES = ("bank", "shop", "telco")
+KINDS: tuple[Kind, ...] = ("once", "per_sum")
 DELTA = 1e-6
+QUICK_ROWS = 3000
+ATTACKED = {PROJECTION: "column attack", DIFFERENCING: "column attack on two runs"}
 EPSILONS = (1.0, 2.0, 4.0, 8.0, 12.0)
 _AMOUNTS = {f"BILL_AMT{month}": (0.0, 1e5) for month in range(1, 7)} | {
     f"PAY_AMT{month}": (0.0, 1e4) for month in range(1, 7)
@@ -69,32 +82,55 @@ class Subject:
 
 
 def run(quick: bool, data: Path | None = None, seed: int = 0) -> list[Row]:
-    """Accuracy (and AUC of two classes) without noise and by ε; `quick` takes digits and two ε."""
+    """Accuracy (and AUC) without noise and by ε, and what column attacks recover by ε.
+
+    `quick` takes two ε and, where credit's file is there, its first rows only.
+    """
+    epsilons = (12.0, 4.0) if quick else tuple(reversed(EPSILONS))
     rows: list[Row] = []
     for subject in subjects(quick, data):
         labels = np.unique(np.asarray(subject.data.labels), return_counts=True)[1]
-        rows.append(_row(f"{subject.name}, nothing", "accuracy", labels.max() / labels.sum()))
-        for epsilon in (None, 4.0, 12.0) if quick else (None, *reversed(EPSILONS)):
-            case = f"{subject.name}, " + ("no noise" if epsilon is None else f"ε = {epsilon:g}")
-            rows += [_row(case, metric, value) for metric, value in figures(subject, epsilon, seed).items()]
-        for epsilon in (None, 12.0) if quick else (None, *reversed(EPSILONS)):
-            case = f"{subject.name} per_sum, " + ("no noise" if epsilon is None else f"ε = {epsilon:g}")
-            rows += [_row(case, metric, value) for metric, value in figures(subject, epsilon, seed, "per_sum").items()]
-    return rows
+        rows.append(_row(f"{subject.name} most frequent class", "accuracy", labels.max() / labels.sum()))
+        for kind in KINDS:
+            for epsilon in (None, *epsilons):
+                case = f"{subject.name} {kind} " + ("no noise" if epsilon is None else f"eps={epsilon:g}")
+                rows += [_row(case, metric, value) for metric, value in figures(subject, epsilon, seed, kind).items()]
+    return rows + [row for epsilon in (None, *epsilons) for row in attacked(epsilon)]
+
+
+def attacked(epsilon: float | None) -> list[Row]:
+    """What a coordinator that knows all but one value tells of it, from one run's sums and from two runs."""
+    if epsilon is None:
+        with subject_of(spec_of_fields(LINEAR), ATTACKS["columns"].rows) as subject:
+            seen = sums_over_rows(subject, rehearse(subject))
+            if seen is None:
+                raise ValueError("a linear run has sums over rows")
+            columns = subject.features[subject.spec.parties[-1].name][seen[0]]
+            told = told_apart(seen[1], columns, math.inf, math.inf)
+        return [_row("column attack no noise", metric, value) for metric, value in told.shares.items()]
+    noisy = spec_of_fields(noised(LINEAR, "once", epsilon))
+    return [
+        _row(f"{ATTACKED[finding.attack]} eps={epsilon:g}", metric, value)
+        for finding in attack(noisy, ("columns", "differencing"))
+        for metric, value in finding.shares.items()
+    ]
 
 
 def subjects(quick: bool, data: Path | None) -> list[Subject]:
     """The data sets."""
     digits = load_dataset("digits")
     found = [Subject("digits", digits, dict.fromkeys(digits.columns, (0.0, 1.0)), 2.0, "softmax")]
-    if quick:
-        return found
     folder = data or Path("data")
     names = ("uci_credit_card.csv", "uci_credit_card.csv.xz")
     files = [place / name for place in (folder, folder / "credit") for name in names if (place / name).is_file()]
+    if not files and quick:
+        return found
     if not files:
         raise FileNotFoundError(f"{folder} has no {names[0]}: give the folder that has it as --data")
     credit = load_dataset(files[0], label_column="default.payment.next.month", id_column="ID")
+    if quick:
+        first = slice(QUICK_ROWS)
+        credit = replace(credit, ids=credit.ids[first], features=credit.features[first], labels=credit.labels[first])
     return [Subject("credit", credit, CREDIT_FIGURES, 1.0, "logistic", 20, 5.0), *found]
 
 
@@ -154,13 +190,14 @@ def plot(rows: list[Row], path: Path) -> None:
     figure = Figure(figsize=(7, 4.5), layout="constrained")
     axes = figure.subplots()
     found = {row["case"]: row["ours"] for row in rows if row["metric"] == "accuracy"}
-    for name in dict.fromkeys(case.partition(",")[0] for case in found):
+    for name in dict.fromkeys(case.rpartition(" eps=")[0] for case in found if " eps=" in case):
         points = sorted(
-            (float(case.rpartition("= ")[2]), value) for case, value in found.items() if f"{name}, ε" in case
+            (float(case.rpartition("=")[2]), value) for case, value in found.items() if case.startswith(f"{name} eps=")
         )
         (line,) = axes.plot(*zip(*points, strict=True), marker="o", label=name)
-        axes.axhline(found[f"{name}, no noise"], color=line.get_color(), linestyle="--", linewidth=1)
-        axes.axhline(found[f"{name.split()[0]}, nothing"], color=line.get_color(), linestyle=":", linewidth=1)
+        axes.axhline(found[f"{name} no noise"], color=line.get_color(), linestyle="--", linewidth=1)
+        nothing = found[f"{name.split()[0]} most frequent class"]
+        axes.axhline(nothing, color=line.get_color(), linestyle=":", linewidth=1)
     axes.set_xscale("log")
     axes.set_xlabel("ε of one row of one party (dashed: no noise, dotted: nothing learnt)")
     axes.set_ylabel("test accuracy")
