@@ -11,9 +11,10 @@ its turn starts and steps when its turn ends; whatever the others did in between
 from __future__ import annotations
 
 import argparse
+import asyncio
 import json
 import lzma
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -88,10 +89,12 @@ def simulate(
     jitter: float = 0.1,
     evaluate_every: int = 40,
     watch: Watch | None = None,
+    look: Callable[[Report, float], None] | None = None,
 ) -> tuple[Outcome, Watch]:
     """A run on a simulated clock; it ends early where the watch has met its targets.
 
-    Every party is slower than its speed by up to `jitter`: equal ones would otherwise step in lockstep.
+    Every party is slower than its speed by up to `jitter`: equal ones would otherwise step in lockstep. `look` gets
+    each report, and the simulated seconds so far.
     """
     paces = np.asarray(speeds) * stream(seed, "asysqn/simulation").uniform(1.0 - jitter, 1.0, len(speeds))
     spec = {
@@ -106,7 +109,10 @@ def simulate(
             "regularisation": REGULARISATION,
             **train,
         },
-        "privacy": {"aggregation": {"kind": "plain"}, "labels": {"mechanism": "off"}},
+        "privacy": {
+            "aggregation": {"kind": "plain", "minimum_parties": min(2, len(speeds))},
+            "labels": {"mechanism": "off"},
+        },
         "evaluate_every": evaluate_every,
         "checkpoint_every": 0,
     }
@@ -114,6 +120,8 @@ def simulate(
 
     def met(report: Report) -> bool:
         seen.append(observe(seen[-1], rounds=report.k, value=report.metrics["objective"]))
+        if look is not None:
+            look(report, asyncio.get_running_loop().time())
         return seen[-1].met
 
     holdings = [Holding(table) for table in columns.tables]

@@ -368,8 +368,9 @@ class PartyAlgorithm:
     """Regularisation coefficients in a saved model, for columns of these names; none if the model has none."""
     exported: Callable[[RunSpec, int, SavedModel], Layers] | None = None
     """A saved model of this party's block as plain layers; None where it is no such block."""
-    keeps_sparse: bool = False
-    """Whether a sparse table stays sparse."""
+    keeps_sparse: Literal["never", "unless_scaled", "always"] = "never"
+    """Whether a sparse table stays sparse; `unless_scaled` fills one whose owner declared what would fill it, which
+    `always` refuses."""
     maps_rows: MapsRows = "never"
     """When the role reads a batch of rows at a time, and so works on a table that does not fit memory."""
     sits_out: bool = False

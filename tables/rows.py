@@ -10,8 +10,11 @@ from typing import Any, Literal, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
+from scipy.sparse import issparse
 
 SHARD_ROWS = 1 << 16
+FILLED_VALUES = 1 << 23
+"""Values of a shard of a sparse table, which is filled while it is worked on."""
 Array = NDArray[Any]
 Chosen = NDArray[np.int64] | slice
 
@@ -36,25 +39,35 @@ class Rows(Protocol):
 
 
 class LocalRows:
-    """Rows of this machine, in memory or mapped from a file; a batch of them is an array."""
+    """Rows of this machine, in memory, sparse, or mapped from a file; a batch of them is an array.
+
+    A sparse table is filled a batch at a time, never as a whole.
+    """
 
     def __init__(
         self, values: Any, dtype: DTypeLike | None = None, *, ones: bool = False, shard: int = SHARD_ROWS
     ) -> None:
         """`ones` adds a column of ones, as an intercept needs."""
-        self._values, self._ones, self._shard = values, ones, shard
+        self._values, self._ones = values, ones
+        self._shard = min(shard, max(1, FILLED_VALUES // max(1, values.shape[1]))) if issparse(values) else shard
         self.dtype: np.dtype[Any] = np.dtype(values.dtype if dtype is None else dtype)
 
     @property
     def shape(self) -> tuple[int, int]:
         """Rows and columns."""
-        return len(self._values), int(self._values.shape[1]) + self._ones
+        return len(self), int(self._values.shape[1]) + self._ones
+
+    @property
+    def is_sparse(self) -> bool:
+        """Whether only values other than 0 are held."""
+        return bool(issparse(self._values))
 
     def __len__(self) -> int:
-        return len(self._values)
+        return int(self._values.shape[0])
 
     def __getitem__(self, rows: Chosen) -> Array:
-        batch = np.ascontiguousarray(self._values[rows], dtype=self.dtype)
+        chosen = self._values[rows]
+        batch = np.ascontiguousarray(chosen.toarray() if self.is_sparse else chosen, dtype=self.dtype)
         return np.append(batch, np.ones_like(batch[:, :1]), axis=1) if self._ones else batch
 
     def take(self, rows: NDArray[np.int64], axis: int = 0) -> Array:

@@ -299,5 +299,5 @@ ALGORITHM = PartyAlgorithm(
     },
     training_rows=lambda spec, _, rows: divide(spec.split, rows, stream(spec.seed, "split")).lower,
     exported=lambda _spec, _index, model: [Dense(model["weights"].numpy()[:, None])],
-    keeps_sparse=True,
+    keeps_sparse="always",
 )

@@ -3,11 +3,13 @@
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import replace
 from math import ceil
+from typing import Any
 
 import numpy as np
 import torch
 from google.protobuf.message import Message
 from numpy.typing import NDArray
+from scipy.sparse import issparse
 from torch import Tensor
 
 import parley.party.bambi.steps as bambi
@@ -194,11 +196,16 @@ def features_of(opened: Opened) -> Array | LocalRows:
     settings = opened.spec.settings(BambiSpec)
     ones = _has_intercept(opened) and not settings.embeds
     if opened.engine is not None and _runs_in_shards(opened):
-        return opened.engine.rows(opened.table.features, opened.spec.dtype)
-    if opened.table.files is not None:
+        return opened.engine.rows(_filled(opened.table.features), opened.spec.dtype)
+    if opened.table.files is not None or issparse(opened.table.features):
         return LocalRows(opened.table.features, opened.spec.dtype, ones=ones)
     features = np.ascontiguousarray(opened.table.features, dtype=opened.spec.dtype)
     return np.append(features, np.ones_like(features[:, :1]), axis=1) if ones else features
+
+
+def _filled(features: Any) -> Any:
+    """An array, which is what an engine cuts into shards."""
+    return features.toarray() if issparse(features) else features
 
 
 def _runs_in_shards(opened: Opened) -> bool:
@@ -337,5 +344,6 @@ ALGORITHM = PartyAlgorithm(
     training_rows=training_rows,
     coefficients=coefficients,
     exported=exported,
+    keeps_sparse="unless_scaled",
     maps_rows="always",
 )

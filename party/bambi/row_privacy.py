@@ -25,6 +25,7 @@ from parley.privacy.row_sums import LookedAtRows, Owner, RowBounds, TrainedRows
 from parley.protocols.bambi.batches import lower_rows, upper_rows
 from parley.protocols.bambi.settings import BambiSpec
 from parley.spec.rows import RowSets, divide
+from parley.tables.rows import LocalRows
 
 RoundName = tuple[str, int, int]
 """`lower`, k and t; or `upper`, k and 0."""
@@ -158,7 +159,7 @@ def _bounds(opened: Opened) -> RowBounds:
 def _owner(opened: Opened) -> Owner:
     assert opened.privacy is not None  # noqa: S101 (every session has the party's ledger)
     local, table = opened.privacy(), opened.table
-    rows = np.ascontiguousarray(table.features, dtype=np.float64) + 0.0
+    rows = LocalRows(table.features, np.float64)[:] + 0.0
     tags = tag_records(local.noise, f"features/{table.name}", table.ids.tolist(), number_tags(rows))
     return Owner(local.ledger, local.noise, local.rows, opened.run_id, tuple(opened.names), tags)
 

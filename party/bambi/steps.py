@@ -233,6 +233,9 @@ def sums_of_row(state: State) -> int:
 def _logits(block: Block, state: State, rows: Array | slice) -> Array:
     if isinstance(block.features, ShardedRows):
         return shards.predict(block.features, block.model, state.x, state.y, rows)
+    if isinstance(block.features, LocalRows) and block.features.is_sparse:  # all of them filled at once may not fit
+        chosen = np.arange(len(block.features))[rows]
+        return block.features.map(lambda a: predict(block.model, state.x, state.y, a, block.has_direct_term), chosen)
     return predict(block.model, state.x, state.y, block.features[rows], block.has_direct_term)
 
 

@@ -23,15 +23,18 @@ def table_of_run(
     index: int,
     columns: tuple[str, ...] | None = None,
     *,
-    dense: bool,
+    dense: bool | None = None,
     saved: Fitted | None = None,
     table: str | None = None,
 ) -> Table:
     """Some or all columns of party `index`'s table, or of another one for a prediction.
 
-    `table.fitted` is what to keep with the run.
+    `table.fitted` is what to keep with the run. Whether a sparse file is filled is the algorithm's choice, unless told.
     """
     name, columns = table or spec.table_of(index), columns or spec.parties[index].columns
+    if dense is None:
+        keeps = party_side(spec.train.algorithm).keeps_sparse
+        dense = keeps == "never" or (keeps == "unless_scaled" and _fills(tables, spec, name, saved))
     if saved is not None:
         if columns is not None and set(columns) != set(saved.inputs):
             raise PreprocessingInvalid(name, "the run was begun with other columns", "Start a new run")
@@ -47,6 +50,15 @@ def table_of_run(
     _check(spec, declared, name)
     raw = tables.load(name, columns, dense=dense)
     return apply(fit(declared, raw, training_rows(spec, index, len(raw))), raw)
+
+
+def _fills(tables: TableStore, spec: RunSpec, name: str, saved: Fitted | None) -> bool:
+    """Whether a sparse table would be filled by what was declared, or fitted, for it."""
+    if saved is not None:
+        return bool(saved.bins or saved.categories) or any(entry.shift for entry in saved.numbers)
+    declared = tables.declared(name)
+    scaled = declared is not None and (declared.scale not in ("none", "max_abs") or bool(declared.figures))
+    return spec.binned_by is not None or tables.standardises(name) or scaled
 
 
 def binned_table(tables: TableStore, spec: RunSpec, index: int, table: Table, found: Sequence[Coefficient]) -> Table:

@@ -461,11 +461,10 @@ class PartyServicer(pb_grpc.PartyServiceServicer):
         self, run_id: str, tables: TableStore, spec: RunSpec, index: int, other: str | None, coordinator: str
     ) -> Table:
         """The run's table, or another one for a prediction, treated as the run's training rows taught."""
-        kept, algorithm = self._store.load_preprocessing(run_id), party_side(spec.train.algorithm)
+        kept = self._store.load_preprocessing(run_id)
         saved = None if kept is None else Fitted.from_json(kept)
         columns = chosen_columns(self._config.policy, spec, index)
-        dense = not algorithm.keeps_sparse
-        table = table_of_run(tables, spec, index, columns, dense=dense, saved=saved, table=other)
+        table = table_of_run(tables, spec, index, columns, saved=saved, table=other)
         if spec.binned_by is None or saved is not None:
             return table
         return binned_table(tables, spec, index, table, self._found_by(spec.binned_by, coordinator))

@@ -35,6 +35,7 @@ EXPERIMENTS = {
     "bambi-dp-attacks": "BAMBI: how well attacks guess labels from what crosses, against the cap",
     "asysqn-a9a": "AsySQN: rounds to a given precision on a9a, against first-order methods",
     "asysqn-straggler": "AsySQN: throughput where one party is slow",
+    "asysqn-tables": "AsySQN: the paper's tables 3, 4 and 5, and speed-up in the number of parties",
     "hgp-error": "HGP: error of the hyper-gradient, by steps and by network",
     "hgp-influence": "HGP: influence of training samples, against retraining",
     "hgp-personalisation": "HGP: accuracy of personalised models, mean and bottom decile",

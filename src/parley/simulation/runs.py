@@ -89,12 +89,11 @@ def holdings_of(
     """
     if spec.binned_by is not None:
         raise ValueError("binned_by: only parties have what a run has explored; leave it out to try a run here")
-    dense = not party_side(spec.train.algorithm).keeps_sparse
     names = [entry.name for entry in spec.parties]
     for entry in spec.parties:
         if entry.view is not None:
             raise ValueError(f"{entry.name}'s policy alone knows view {entry.view!r}: name `columns` to try a run here")
-    tables = [table_of_run(stores[name], spec, m, dense=dense) for m, name in enumerate(names)]
+    tables = [table_of_run(stores[name], spec, m) for m, name in enumerate(names)]
     key = row_noise_key or _row_noise_key()
     return [
         Holding(_noised(spec, key, table), _NoisedTables(stores[name], spec, key))
