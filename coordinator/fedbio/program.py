@@ -15,7 +15,7 @@ from parley.coordinator.programs import CoordinatorAlgorithm, LabelFreeProgram, 
 from parley.privacy.release import Addend, Release
 from parley.protocols.fedbio.codec import PROTOCOL, decode_contribution, encode_instruction
 from parley.protocols.fedbio.messages import AveragingRound
-from parley.protocols.fedbio.settings import CleaningSpec, FedbioSpec
+from parley.protocols.fedbio.settings import CleaningSpec, FedbioSpec, RepresentationSpec
 from parley.protocols.tensor.codec import Blobs
 from parley.spec.run import RunSpec
 
@@ -97,7 +97,7 @@ def program(spec: RunSpec, _: LabelAccess) -> FedbioProgram:
     train = spec.settings(FedbioSpec)
     settings = fedbio.Settings(len(spec.parties), train.has_momenta, train.parties_per_round, spec.seed, train.warm)
     length = Length(train.rounds, spec.evaluate_every, spec.checkpoint_every)
-    outputs = len(train.task.classes) if isinstance(train.task, CleaningSpec) else train.task.ways
+    outputs = train.task.ways if isinstance(train.task, RepresentationSpec) else len(train.task.classes)
     return FedbioProgram(settings, length, outputs=outputs, dtype=spec.dtype)
 
 
@@ -125,11 +125,13 @@ def foretell(spec: RunSpec, _: LabelAccess, widths: Widths) -> Forecast:
 
 
 def _shared_size(train: FedbioSpec, widths: Widths, spec: RunSpec) -> int:
-    """Numbers that are averaged: the model and u, or the filters and biases of the convolutions."""
+    """Numbers that are averaged: the model and u, coefficients that are shared, or convolutions' filters and biases."""
     task = train.task
-    if isinstance(task, CleaningSpec):
-        columns = max(widths_of(widths, [entry.name for entry in spec.parties]))
-        return 2 * network_size((columns, *task.hidden, len(task.classes)))
+    if not isinstance(task, RepresentationSpec):
+        columns, classes = max(widths_of(widths, [entry.name for entry in spec.parties])), len(task.classes)
+        if isinstance(task, CleaningSpec):
+            return 2 * network_size((columns, *task.hidden, classes))
+        return {"columns": columns, "classes": classes, "one": 1}[task.coefficients] + 2 * (columns + 1) * classes
     depths = (1, *[task.filters] * (task.layers - 1))
     return sum((9 * before + 1) * task.filters for before in depths)
 

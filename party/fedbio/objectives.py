@@ -213,21 +213,8 @@ class DataCleaning(AutogradObjective):
     _tensors: tuple[Tensor, Tensor, Tensor, Tensor] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        for features, labels in (
-            (self.features, self.labels),
-            (self.validation_features, self.validation_labels),
-        ):
-            if features.ndim != 2 or labels.shape != (len(features),) or not len(features):
-                raise InvalidData(f"features {features.shape} and labels {labels.shape} do not pair up")
-            if labels.min() < 0 or labels.max() >= self.classes:
-                raise InvalidData(f"labels must lie in 0 … {self.classes - 1}")
-        if self.features.shape[1] != self.validation_features.shape[1]:
-            raise InvalidData("training and validation rows have different columns")
-        tensors = (
-            torch.from_numpy(np.asarray(self.features, dtype=np.float64)),
-            torch.from_numpy(np.asarray(self.labels, dtype=np.int64)),
-            torch.from_numpy(np.asarray(self.validation_features, dtype=np.float64)),
-            torch.from_numpy(np.asarray(self.validation_labels, dtype=np.int64)),
+        tensors = paired_tensors(
+            self.features, self.labels, self.validation_features, self.validation_labels, self.classes
         )
         object.__setattr__(self, "_tensors", tensors)
 
@@ -300,19 +287,12 @@ class DataCleaning(AutogradObjective):
         return np.asarray(self._own_scores(y) + np.log(trust * self.classes / (1 - trust)), dtype=np.float64)
 
     @cached_property
-    def largest_warm_step(self) -> float:
+    def largest_step(self) -> float:
         """A step that warm rounds can take on these rows, by the largest eigenvalue λ of their second moment.
 
         A softmax regression's loss has curvature λ/2 at most; rows in other units then need no other settings.
         """
-        features, direction = self._tensors[0], torch.ones(self.features.shape[1] + 1, dtype=torch.float64)
-        largest = 0.0
-        for _ in range(POWER_STEPS):
-            direction = direction / direction.norm()
-            along = features @ direction[:-1] + direction[-1]
-            direction = torch.cat([features.T @ along, along.sum()[None]]) / len(features)
-            largest = float(direction.norm())
-        return (NETWORK_STEP_LIMIT if self.hidden else STEP_LIMIT) / largest
+        return largest_step(self._tensors[0], NETWORK_STEP_LIMIT if self.hidden else STEP_LIMIT)
 
     def _own_scores(self, y: Vector) -> Vector:
         """Log-likelihood of each training label."""
@@ -358,10 +338,7 @@ class DataCleaning(AutogradObjective):
         """Cross-entropy and mistakes on the clean rows; mistakes on test rows and AUC of the weights where known."""
         _, _, features, labels = self._tensors
         with torch.no_grad():
-            scores = _network(torch.from_numpy(y), features, self.widths)
-            loss = functional.cross_entropy(scores, labels, reduction="sum")
-            errors = (scores.argmax(dim=1) != labels).sum()
-        measures = Measures(float(loss), float(errors), float(len(labels)))
+            measures = row_measures(_network(torch.from_numpy(y), features, self.widths), labels)
         if self.test is not None:
             mistakes = np.count_nonzero(self.predict(y, self.test[0]) != self.test[1])
             measures = measures._replace(test_errors=float(mistakes), test_rows=float(len(self.test[1])))
@@ -371,9 +348,56 @@ class DataCleaning(AutogradObjective):
 
     def predict(self, y: Vector, features: Vector) -> Rows:
         """The classes that model y gives to `features`."""
-        with torch.no_grad():
-            scores = _network(torch.from_numpy(y), torch.from_numpy(features), self.widths)
-        return scores.argmax(dim=1).numpy()
+        return predicted_classes(y, features, self.widths)
+
+
+def paired_tensors(
+    features: Vector, labels: Rows, validation_features: Vector, validation_labels: Rows, classes: int
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Training and validation rows as tensors, if they fit together."""
+    for rows, given in ((features, labels), (validation_features, validation_labels)):
+        if rows.ndim != 2 or given.shape != (len(rows),) or not len(rows):
+            raise InvalidData(f"features {rows.shape} and labels {given.shape} do not pair up")
+        if given.min() < 0 or given.max() >= classes:
+            raise InvalidData(f"labels must lie in 0 … {classes - 1}")
+    if features.shape[1] != validation_features.shape[1]:
+        raise InvalidData("training and validation rows have different columns")
+    return (
+        torch.from_numpy(np.asarray(features, dtype=np.float64)),
+        torch.from_numpy(np.asarray(labels, dtype=np.int64)),
+        torch.from_numpy(np.asarray(validation_features, dtype=np.float64)),
+        torch.from_numpy(np.asarray(validation_labels, dtype=np.int64)),
+    )
+
+
+def largest_step(features: Tensor, limit: float = STEP_LIMIT) -> float:
+    """`limit`/λ, λ the largest eigenvalue of the rows' second moment, by power iteration."""
+    direction, largest = torch.ones(features.shape[1] + 1, dtype=torch.float64), 0.0
+    for _ in range(POWER_STEPS):
+        direction = direction / direction.norm()
+        along = features @ direction[:-1] + direction[-1]
+        direction = torch.cat([features.T @ along, along.sum()[None]]) / len(features)
+        largest = float(direction.norm())
+    return limit / largest
+
+
+def regression_scores(y: Tensor, features: Tensor, classes: int) -> Tensor:
+    """What softmax regression y gives to `features`."""
+    return _network(y, features, (features.shape[1], classes))
+
+
+def row_measures(scores: Tensor, labels: Tensor) -> Measures:
+    """Loss and mistakes, summed over rows."""
+    loss = functional.cross_entropy(scores, labels, reduction="sum")
+    errors = (scores.argmax(dim=1) != labels).sum()
+    return Measures(float(loss), float(errors), float(len(labels)))
+
+
+def predicted_classes(y: Vector, features: Vector, widths: Sequence[int]) -> Rows:
+    """The classes that network y gives to `features`."""
+    with torch.no_grad():
+        scores = _network(torch.from_numpy(y), torch.from_numpy(features), widths)
+    return scores.argmax(dim=1).numpy()
 
 
 def _detection_auc(wrong: NDArray[np.bool_], x: Vector) -> float:

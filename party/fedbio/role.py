@@ -1,4 +1,4 @@
-"""The FedBiO family behind a party's session: data cleaning and hyper-representation on rows of the party's own."""
+"""The FedBiO family behind a party's session: its three tasks on rows of the party's own."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -233,15 +233,15 @@ def _private(opened: Opened, task: TableTask, settings: fedbio.Settings) -> Priv
 
 def settings_of(train: FedbioSpec) -> fedbio.Settings:
     """The run's settings as `parley.party.fedbio.steps` knows them: weights of rows are private, heads are local."""
-    steps, cleaning = train.step_sizes, train.task.kind == "data_cleaning"
+    steps, kind = train.step_sizes, train.task.kind
     return fedbio.Settings(
         eta=steps.eta,
         gamma=steps.gamma,
         tau=steps.tau,
         local_steps=train.local_steps,
         accelerated=train.has_momenta,
-        lower="global" if cleaning else "local",
-        upper="private" if cleaning else "shared",
+        lower="local" if kind == "hyper_representation" else "global",
+        upper="private" if kind == "data_cleaning" else "shared",
         schedule=Schedule(steps.delta, steps.offset),
         c_nu=steps.momentum,
         c_omega=steps.momentum,
@@ -249,6 +249,7 @@ def settings_of(train: FedbioSpec) -> fedbio.Settings:
         radius=train.radius,
         neumann_terms=train.neumann_terms,
         warm_rounds=train.warm,
+        bounded=kind == "hyper_parameters",
         lower_batch=train.batch,
         upper_batch=train.checked_batch,
     )

@@ -84,6 +84,8 @@ class Settings:
     """Q: Hessian products per hyper-gradient where the lower problem is local."""
     warm_rounds: int = 0
     """Rounds that fit y to checked rows and to labels of which a share is right, before weights move (cleaning)."""
+    bounded: bool = False
+    """No step of y or u passes what the rows allow; always so where there are warm rounds."""
     lower_batch: int = 64
     """Training rows per step."""
     upper_batch: int = 64
@@ -162,12 +164,16 @@ class Randomness:
         return batch(self.seed, f"fedbio/{self.party}/{purpose}", k, t, count, size)
 
 
-class Weighable(BilevelObjective, Protocol):
-    """An objective whose weights can start from a model."""
+class Bounded(BilevelObjective, Protocol):
+    """An objective that knows how long a step may be."""
 
     @property
-    def largest_warm_step(self) -> float:
+    def largest_step(self) -> float:
         """What its rows allow."""
+
+
+class Weighable(Bounded, Protocol):
+    """An objective whose weights can start from a model."""
 
     def trust(self, y: Vector) -> float:
         """Share of labels that are right, as model y has it."""
@@ -284,7 +290,7 @@ class Party:
         done = k / settings.warm_rounds
         trust = objective.trust(variables.y) if done >= WARM_CHECKED else None
         y, velocity = variables.y, variables.u
-        step = min(settings.gamma, objective.largest_warm_step) * (1 - done)
+        step = min(settings.gamma, objective.largest_step) * (1 - done)
         for i in range(settings.local_steps):
             rows = randomness.rows("lower", k, i, objective.lower_rows, settings.lower_batch)
             checked = randomness.rows("upper", k, i, objective.upper_rows, settings.upper_batch)
@@ -345,7 +351,8 @@ class Party:
         settings = self.settings
         alpha = settings.schedule.step(t)
         # differs from the paper: what warm rounds have found is not lost again by a step that the rows do not allow
-        most = _weighable(self.objective).largest_warm_step if settings.warm_rounds else np.inf
+        bounded = settings.bounded or settings.warm_rounds
+        most = cast(Bounded, self.objective).largest_step if bounded else np.inf
         gamma, tau = min(settings.gamma * alpha, most), min(settings.tau * alpha, most)
         u = at.u - tau * direction.u if at.u.size else at.u
         inside = project_ball(u, settings.radius)

@@ -1,26 +1,30 @@
 """What a run of the FedBiO family learns at a party: the objective from the party's own tables, and what it leaves."""
 
-from collections.abc import Mapping
+import csv
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from io import StringIO
 from itertools import pairwise
 from math import isqrt
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.special import logit
 
 from parley.numerics.few_shot import sample_task
 from parley.numerics.storm import Vector
 from parley.numerics.streams import stream
+from parley.party.fedbio.hyper_parameters import HyperParameters
 from parley.party.fedbio.hyper_representation import HyperRepresentation
 from parley.party.fedbio.objectives import BilevelObjective, DataCleaning, Rows, initial_network
 from parley.party.fedbio.suspects import ranked_rows, weights_picture
 from parley.party.roles import Opened
-from parley.protocols.fedbio.settings import CleaningSpec, FedbioSpec, RepresentationSpec
+from parley.protocols.fedbio.settings import CleaningSpec, FedbioSpec, HyperParametersSpec, RepresentationSpec
 from parley.tables.errors import RowsDiffer
 from parley.tables.loading import Labels, Table, id_digest
 
-SUSPECTS, PICTURE = "suspects.csv", "weights.png"
+SUSPECTS, PICTURE, COEFFICIENTS = "suspects.csv", "weights.png", "coefficients.csv"
 
 
 class ImagesUnfit(ValueError):
@@ -66,8 +70,13 @@ class TableTask(Task, Protocol):
 
 def task_of(opened: Opened) -> TableTask:
     """The task of a run at this party."""
-    task = opened.spec.settings(FedbioSpec).task
-    return _cleaning(opened, task) if isinstance(task, CleaningSpec) else _representation(opened, task)
+    match opened.spec.settings(FedbioSpec).task:
+        case CleaningSpec() as task:
+            return _cleaning(opened, task)
+        case HyperParametersSpec() as task:
+            return _hyper_parameters(opened, task)
+        case RepresentationSpec() as task:
+            return _representation(opened, task)
 
 
 @dataclass(frozen=True)
@@ -104,13 +113,7 @@ class Cleaning:
 
     def model(self, x: Vector, y: Vector) -> Mapping[str, Vector]:  # noqa: ARG002 (the weights are no part of it)
         """Weights and biases, layer by layer."""
-        parts, at = {}, 0
-        for layer, (before, after) in enumerate(pairwise(self.objective.widths)):
-            parts[f"layers.{layer}.weight"] = y[at : at + before * after].reshape(before, after)
-            at += before * after
-            parts[f"layers.{layer}.bias"] = y[at : at + after]
-            at += after
-        return parts
+        return _layers(self.objective.widths, y)
 
     def findings(self, x: Vector, y: Vector) -> Mapping[str, bytes]:
         """The ranked rows and their picture."""
@@ -120,6 +123,44 @@ class Cleaning:
             SUSPECTS: ranked_rows(self.ids.tolist(), x, labels, predicted, self.classes),
             PICTURE: weights_picture(x, labels, predicted),
         }
+
+
+@dataclass(frozen=True)
+class Tuning:
+    """Hyper-parameters: x stands for shared L2 coefficients, y is the shared model."""
+
+    objective: HyperParameters
+    columns: tuple[str, ...]
+    classes: tuple[str, ...]
+    initial: float
+    chosen_rows: str
+    """A digest of the training rows."""
+    rows_of_sample: int = 1
+    """A batch is of rows."""
+    starts_by_seed: bool = False
+    """Softmax regression starts at zero, coefficients at `initial`."""
+
+    @property
+    def test_rows(self) -> int:
+        """Rows of the test table."""
+        return 0 if self.objective.test is None else len(self.objective.test[1])
+
+    def start(self, generator: np.random.Generator) -> tuple[Vector, Vector]:  # noqa: ARG002 (nothing is drawn)
+        """The initial coefficients, and a model of zeros."""
+        return np.full(self.objective.upper_size, logit(self.initial / self.objective.highest)), np.zeros(
+            self.objective.lower_size
+        )
+
+    def model(self, x: Vector, y: Vector) -> Mapping[str, Vector]:
+        """Weights and biases, and the coefficients that they were fitted with."""
+        return {**_layers(self.objective.widths, y), "coefficients": self.objective.values(x)}
+
+    def findings(self, x: Vector, y: Vector) -> Mapping[str, bytes]:  # noqa: ARG002
+        """The coefficients by name; every party has the same."""
+        names = {"columns": self.columns, "classes": self.classes, "one": ("all",)}[self.objective.coefficients]
+        text = StringIO(newline="")
+        csv.writer(text).writerows([("name", "coefficient"), *zip(names, self.objective.values(x), strict=True)])
+        return {COEFFICIENTS: text.getvalue().encode()}
 
 
 @dataclass(frozen=True)
@@ -149,30 +190,73 @@ class Representation:
         return {}
 
 
+def _layers(widths: Sequence[int], y: Vector) -> dict[str, Vector]:
+    """Weights and biases, layer by layer."""
+    parts, at = {}, 0
+    for layer, (before, after) in enumerate(pairwise(widths)):
+        parts[f"layers.{layer}.weight"] = y[at : at + before * after].reshape(before, after)
+        at += before * after
+        parts[f"layers.{layer}.bias"] = y[at : at + after]
+        at += after
+    return parts
+
+
+class SplitRows(NamedTuple):
+    """A party's rows for the two levels."""
+
+    training: Rows
+    """Rows of its own table that the lower level learns from."""
+    labels: Rows
+    """Of those."""
+    judging: tuple[Vector, Rows]
+    """Features and labels that the upper level judges by."""
+    judging_ids: list[str]
+
+
+def _split(opened: Opened, classes: tuple[str, ...], judging: str | float) -> SplitRows:
+    """The party's own rows below; above another table's, or a share of its own that the seed draws."""
+    own = opened.table
+    labels = _labels(opened, opened.spec.table_of(opened.index), own, classes)
+    if isinstance(judging, str):
+        return SplitRows(np.arange(len(own)), labels, *_further(opened, judging, classes))
+    training, chosen = _divided(opened, len(own), judging)
+    above = np.asarray(own.features[chosen]), labels[chosen]
+    return SplitRows(training, labels[training], above, own.ids[chosen].tolist())
+
+
+def _hyper_parameters(opened: Opened, task: HyperParametersSpec) -> Tuning:
+    own, rows = opened.table, _split(opened, task.classes, task.validation)
+    objective = HyperParameters(
+        own.features[rows.training],
+        rows.labels,
+        *rows.judging,
+        classes=len(task.classes),
+        coefficients=task.coefficients,
+        lowest=task.lowest,
+        highest=task.highest,
+        test=None if task.test is None else _further(opened, task.test, task.classes)[0],
+    )
+    return Tuning(objective, tuple(own.columns), task.classes, task.initial, id_digest(own.ids[rows.training]))
+
+
 def _cleaning(opened: Opened, task: CleaningSpec) -> Cleaning:
-    name = opened.spec.table_of(opened.index)
-    own, labels = opened.table, _labels(opened, name, opened.table, task.classes)
-    training = np.arange(len(own))
-    if isinstance(task.checked, str):
-        checked, checked_ids = _further(opened, task.checked, task.classes)
-    else:
-        training, chosen = _divided(opened, len(own), task.checked)
-        checked, checked_ids = (own.features[chosen], labels[chosen]), own.ids[chosen].tolist()
+    own, rows = opened.table, _split(opened, task.classes, task.checked)
+    training = rows.training
     test, test_ids = (None, []) if task.test is None else _further(opened, task.test, task.classes)
     wrong = None
     if task.truth is not None:
-        wrong = labels[training] != _truth(opened, task.truth, own.ids[training], task.classes)
+        wrong = rows.labels != _truth(opened, task.truth, own.ids[training], task.classes)
     objective = DataCleaning(
         own.features[training],
-        labels[training],
-        *checked,
+        rows.labels,
+        *rows.judging,
         classes=len(task.classes),
         ridge=task.regularisation,
         hidden=task.hidden,
         test=test,
         wrong=wrong,
     )
-    record_ids = (*own.ids[training].tolist(), *checked_ids, *test_ids)
+    record_ids = (*own.ids[training].tolist(), *rows.judging_ids, *test_ids)
     return Cleaning(objective, own.ids[training], task.classes, record_ids)
 
 

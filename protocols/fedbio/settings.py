@@ -1,15 +1,24 @@
 """Settings of the FedBiO family (horizontal federated bilevel learning)."""
 
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar, Literal, Self
+from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
+from parley.protocols.decentralised.settings import class_names
 from parley.spec.algorithms import AlgorithmSettings, Layout
 from parley.spec.protection import ProtectionSpec
 from parley.spec.section import Section, Widths
 
 TableName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$")]
+
+
+def _check_rows(classes: tuple[str, ...], name: str, rows: str | float) -> None:
+    """Refuse a class that is listed twice, and a share of rows (field `name`) that is none or all."""
+    if len(set(classes)) != len(classes):
+        raise ValueError("`classes` lists one twice")
+    if isinstance(rows, float) and not 0 < rows < 1:
+        raise ValueError(f"{name} is the name of a table, or a share between 0 and 1 such as 0.05")
 
 
 class CleaningSpec(Section):
@@ -30,23 +39,13 @@ class CleaningSpec(Section):
     regularisation: float = Field(default=1e-3, gt=0, le=1e3)
     """L2 coefficient of the model."""
 
-    @field_validator("classes", mode="before")
-    @classmethod
-    def _names(cls, value: Any) -> Any:
-        if not isinstance(value, (list, tuple)):
-            return value
-        if any(isinstance(name, bool) for name in value):
-            raise ValueError('YAML reads yes, no, on and off as truth values: write classes in quotes, such as "yes"')
-        return [str(name) if isinstance(name, int) else name for name in value]
+    _names = field_validator("classes", mode="before")(class_names)
 
     @model_validator(mode="after")
     def _complete(self) -> Self:
-        if len(set(self.classes)) != len(self.classes):
-            raise ValueError("`classes` lists one twice")
+        _check_rows(self.classes, "checked", self.checked)
         if any(width < 1 or width > 65536 for width in self.hidden):
             raise ValueError("hidden widths lie between 1 and 65536")
-        if isinstance(self.checked, float) and not 0 < self.checked < 1:
-            raise ValueError("checked is the name of a table, or a share between 0 and 1 such as 0.05")
         return self
 
     @property
@@ -54,6 +53,43 @@ class CleaningSpec(Section):
         """Tables that it reads besides the run's."""
         checked = self.checked if isinstance(self.checked, str) else None
         return tuple(name for name in (checked, self.test, self.truth) if name is not None)
+
+
+class HyperParametersSpec(Section):
+    """Tune the L2 coefficients of one softmax regression: both the model and its coefficients are shared by all."""
+
+    kind: Literal["hyper_parameters"]
+    """This task."""
+    classes: tuple[str, ...] = Field(min_length=2, max_length=10_000)
+    """Every class as the label columns write it; a party need not have rows of each."""
+    validation: Annotated[TableName | float, Field(union_mode="left_to_right")] = 0.25
+    """Rows that judge the coefficients: a table of each party, or a share of its `table`, drawn by the seed."""
+    test: TableName | None = None
+    """A table of each party to judge the model on; only the parties' sum of mistakes is seen."""
+    coefficients: Literal["columns", "classes", "one"] = "columns"
+    """Whether each column has a coefficient, or each class, or the model has a single one."""
+    initial: float = Field(default=0.01, gt=0, le=1e3)
+    """The coefficients that the run begins with."""
+    lowest: float = Field(default=1e-4, gt=0, le=1e3)
+    """Added to every coefficient: the lower problem stays strongly convex. Biases have this one alone."""
+
+    highest: float = Field(default=1.0, gt=0, le=1e3)
+    """No coefficient grows beyond this and `lowest`; steps of the model stay below 1 / `highest`."""
+
+    _names = field_validator("classes", mode="before")(class_names)
+
+    @model_validator(mode="after")
+    def _complete(self) -> Self:
+        _check_rows(self.classes, "validation", self.validation)
+        if self.initial >= self.highest:
+            raise ValueError(f"initial is {self.initial:g}: coefficients begin below highest, {self.highest:g}")
+        return self
+
+    @property
+    def tables(self) -> tuple[str, ...]:
+        """Tables that it reads besides the run's."""
+        validation = self.validation if isinstance(self.validation, str) else None
+        return tuple(name for name in (validation, self.test) if name is not None)
 
 
 class RepresentationSpec(Section):
@@ -86,7 +122,7 @@ class RepresentationSpec(Section):
         return ()
 
 
-Task = Annotated[CleaningSpec | RepresentationSpec, Field(discriminator="kind")]
+Task = Annotated[CleaningSpec | HyperParametersSpec | RepresentationSpec, Field(discriminator="kind")]
 
 
 class RecordPrivacySpec(Section):
@@ -120,6 +156,8 @@ _STEPS = {
     # The paper's constants, appendix B.1; FedBiO's are ours.
     ("data_cleaning", True): Steps(200.0, 1.0, 0.01, 30.0, 10000.0, 0.2),
     ("data_cleaning", False): Steps(1000.0, 0.5, 0.5, 1.0, None, 1.0),
+    ("hyper_parameters", True): Steps(10.0, 0.5, 0.5, 1.0, None, 0.5),
+    ("hyper_parameters", False): Steps(10.0, 0.5, 0.5, 1.0, None, 1.0),
     ("hyper_representation", True): Steps(0.1, 1.0, 1.0, 1.0, None, 0.5),
     ("hyper_representation", False): Steps(0.1, 1.0, 1.0, 1.0, None, 1.0),
 }
@@ -139,7 +177,7 @@ class FedbioSpec(AlgorithmSettings):
     task: Task
     """What to learn."""
     accelerated: bool | None = None
-    """FedBiOAcc's momenta, two phases per round, or FedBiO's one; if left out, on for data_cleaning, else off."""
+    """FedBiOAcc's momenta, two phases per round, or FedBiO's one; if left out, only hyper_representation has none."""
     rounds: int = Field(default=300, ge=1, le=10_000_000)
     """Averages over the parties."""
     warm_rounds: int | None = Field(default=None, ge=0, le=10_000_000)
@@ -151,11 +189,11 @@ class FedbioSpec(AlgorithmSettings):
     parties_per_round: int | None = Field(default=None, ge=1, le=1024)
     """How many parties, drawn by the seed, take part in a round; all if left out."""
     eta: float | None = Field(default=None, gt=0)
-    """η, step of the weights (200, or 1000 without momenta) or of the representation (0.1)."""
+    """η, step of the weights (200, or 1000 without momenta), of coefficients (10) or of the representation (0.1)."""
     gamma: float | None = Field(default=None, gt=0)
-    """γ, step of the model (1, or 0.5 for data_cleaning without momenta)."""
+    """γ, step of the model (1; 0.5 for hyper_parameters, and for data_cleaning without momenta)."""
     tau: float | None = Field(default=None, gt=0)
-    """τ, step of u (0.01, or 0.5 without momenta), or scale of the Neumann series (1)."""
+    """τ, step of u (0.01; 0.5 for hyper_parameters and without momenta), or scale of the Neumann series (1)."""
     delta: float | None = Field(default=None, gt=0)
     """δ of α_t = δ/(u₀+t)^{1/3}, or the constant α where `offset` is null."""
     offset: float | None = Field(default=None, gt=0)
@@ -169,7 +207,7 @@ class FedbioSpec(AlgorithmSettings):
     batch: int = Field(default=64, ge=1)
     """Training rows (or tasks) of a step."""
     checked_batch: int = Field(default=64, ge=1)
-    """Checked rows (or tasks) of a step."""
+    """Checked or validation rows (or tasks) of a step."""
     record_privacy: RecordPrivacySpec | None = None
     """A bound for each record, where parties take one step of data_cleaning between averages; none if left out."""
 
@@ -235,7 +273,7 @@ class FedbioSpec(AlgorithmSettings):
     @property
     def has_momenta(self) -> bool:
         """`accelerated`, with its default filled in: the representation's is chosen for stability."""
-        return self.task.kind == "data_cleaning" if self.accelerated is None else self.accelerated
+        return self.task.kind != "hyper_representation" if self.accelerated is None else self.accelerated
 
     @property
     def step_sizes(self) -> Steps:

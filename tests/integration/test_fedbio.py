@@ -18,6 +18,7 @@ from parley.experiments.fedbio_parties import train as train_here
 from parley.numerics.few_shot import sample_task
 from parley.numerics.streams import stream
 from parley.party.fedbio import steps as party
+from parley.party.fedbio.hyper_parameters import HyperParameters
 from parley.party.fedbio.hyper_representation import HyperRepresentation
 from parley.party.fedbio.objectives import DataCleaning
 from parley.party.fedbio.role import settings_of
@@ -114,6 +115,14 @@ REPRESENTATION = {
 }  # fmt: skip
 
 
+TUNING = {
+    "kind": "hyper_parameters",
+    "classes": [str(label) for label in range(CLASSES)],
+    "validation": "checked",
+    "test": "test",
+}
+
+
 def file_of(federation, run, name, party="north"):
     return federation.directory / "state" / party / "runs" / run.run_id / name
 
@@ -140,6 +149,10 @@ def simulated(text: str) -> party.Blocks:
             (_, features, labels), (_, checked, right) = sorted_rows(*rows["records"]), sorted_rows(*rows["checked"])
             objective = DataCleaning(features, labels, checked, right, CLASSES)
             x, y = np.zeros(TRAINING), np.zeros(objective.lower_size)
+        elif train.task.kind == "hyper_parameters":
+            (_, features, labels), (_, checked, right) = sorted_rows(*rows["records"]), sorted_rows(*rows["checked"])
+            objective = HyperParameters(features, labels, checked, right, CLASSES)
+            x, y = np.full(64, np.log(0.01 / 0.99)), np.zeros(objective.lower_size)
         else:
             learner = HyperRepresentation(few_shot_tasks(name, run.seed, *rows["records"]), 3, 2, 2)
             x, y = learner.initial_upper(stream(run.seed, "fedbio/initial")), np.zeros(learner.lower_size)
@@ -234,6 +247,24 @@ def test_a_shared_backbone_is_learned_with_local_heads(client, federation, accel
         np.testing.assert_array_equal(model["backbone"].numpy(), models[0]["backbone"].numpy())
     assert not np.array_equal(models[0]["heads"].numpy(), models[1]["heads"].numpy())
     np.testing.assert_allclose(models[0]["backbone"].numpy(), simulated(text).x, rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("aggregation", ["pairwise", "two_tree"])
+def test_shared_coefficients_are_the_same_everywhere_and_equal_one_process(client, federation, aggregation):
+    text = spec(task=TUNING, rounds=3, privacy={"kind": aggregation})
+    run = client.start(text)
+    assert 0 <= run.result()["test error"] <= 1
+    alone = simulated(text)
+    for hospital in HOSPITALS:
+        model = model_of(federation, run, hospital)
+        np.testing.assert_allclose(model["coefficients"].numpy(), 1e-4 + 1 / (1 + np.exp(-alone.x)), rtol=0, atol=1e-6)
+        y = np.concatenate([model["layers.0.weight"].numpy().ravel(), model["layers.0.bias"].numpy()])
+        np.testing.assert_allclose(y, alone.y, rtol=0, atol=1e-6)
+        with file_of(federation, run, "coefficients.csv", hospital).open() as file:
+            named = {row["name"]: float(row["coefficient"]) for row in csv.DictReader(file)}
+        assert list(named) == [f"p{i}" for i in range(64)]
+        np.testing.assert_array_equal(list(named.values()), model["coefficients"].numpy())
+    assert np.ptp(alone.x) > 1e-3
 
 
 @pytest.mark.parametrize(("accelerated", "phases"), [(False, 1), (True, 2)])

@@ -30,14 +30,17 @@ class PooledCleaning:
 
         A party steps its own weights by η; in the pooled mean over the parties they weigh 1/M, hence the M.
         """
+        return self._descend(np.zeros(len(self.labels)), count, eta * parties, gamma, tau)
+
+    def _descend(self, x, count, eta, gamma, tau):
         size = (self.features.shape[1] + 1) * self.classes
-        x, y, u = np.zeros(len(self.labels)), np.zeros(size), np.zeros(size)
+        y, u = np.zeros(size), np.zeros(size)
         for _ in range(count):
             point = torch.from_numpy(x), torch.from_numpy(y)
             cross, square = jacobian(self._lower_gradient, point)
             lower, (upper_x, upper_y) = _gradients(self.training, *point)[1], _gradients(self.checked, *point)
             hyper = upper_x - cross.numpy().T @ u
-            x, y, u = x - eta * parties * hyper, y - gamma * lower, u - tau * (square.numpy() @ u - upper_y)
+            x, y, u = x - eta * hyper, y - gamma * lower, u - tau * (square.numpy() @ u - upper_y)
         return x, y, u
 
     def _lower_gradient(self, x, y):
@@ -53,3 +56,21 @@ class PooledCleaning:
 def _gradients(loss, x, y):
     x, y = (leaf.clone().requires_grad_() for leaf in (x, y))
     return [gradient.numpy() for gradient in torch.autograd.grad(loss(x, y), (x, y))]
+
+
+@dataclass
+class PooledTuning(PooledCleaning):
+    """Everyone's rows in one place: softmax regression y, an L2 coefficient sigmoid(x) + ridge for each column."""
+
+    def training(self, x, y):
+        columns = self.features.shape[1]
+        each = (y[: columns * self.classes].reshape(columns, self.classes) ** 2).sum(dim=1)
+        return (
+            self._losses(self.features, self.labels, y).mean()
+            + 0.5 * (torch.sigmoid(x) * each).sum()
+            + 0.5 * self.ridge * (y @ y)
+        )
+
+    def steps_from(self, x, count, eta, gamma, tau):
+        """x, y and u after full steps; x is shared, so the pooled mean's gradient is what everyone steps along."""
+        return self._descend(x, count, eta, gamma, tau)

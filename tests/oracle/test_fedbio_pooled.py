@@ -7,11 +7,12 @@ import pytest
 from sklearn.datasets import load_digits
 from sklearn.decomposition import PCA
 
-from parley.experiments.fedbio_parties import from_zero, train
+from parley.experiments.fedbio_parties import Given, from_zero, train
 from parley.numerics.storm import Schedule
 from parley.party.fedbio import steps as party
+from parley.party.fedbio.hyper_parameters import HyperParameters
 from parley.party.fedbio.objectives import DataCleaning, Quadratic
-from tests.oracle.pooled_fedbio import PooledCleaning
+from tests.oracle.pooled_fedbio import PooledCleaning, PooledTuning
 
 M, ROWS, CLASSES = 3, 20, 3
 NAMES = tuple(f"party-{m}" for m in range(M))
@@ -57,6 +58,73 @@ def test_rounds_of_one_full_step_equal_gradient_steps_on_the_pooled_rows():
     weights = np.concatenate([state.variables.x for state in outcome.states])
     np.testing.assert_allclose(weights, x, atol=1e-6)
     assert np.abs(weights).max() > 0.05
+
+
+def tuned(clients: list[DataCleaning], kind: str = "columns") -> list[Given]:
+    """The same rows with shared coefficients that begin at 0.1."""
+    objectives = [
+        HyperParameters(c.features, c.labels, c.validation_features, c.validation_labels, CLASSES, kind, lowest=0.05)
+        for c in clients
+    ]
+    return [Given(o, np.full(o.upper_size, np.log(1 / 9)), np.zeros(o.lower_size)) for o in objectives]
+
+
+@pytest.mark.parametrize("accelerated", [False, True])
+def test_shared_coefficients_move_as_on_the_pooled_rows(accelerated):
+    clients = digit_clients()
+    rows = [(c.features, c.labels, c.validation_features, c.validation_labels) for c in clients]
+    pooled = PooledTuning(*(np.concatenate(part) for part in zip(*rows, strict=True)), CLASSES, ridge=0.05)
+    # With all rows in every batch and c·α² = 1, momenta are plain directions: FedBiOAcc takes FedBiO's steps.
+    settings = replace(SETTINGS, eta=5.0, upper="shared", bounded=True, accelerated=accelerated)
+    tasks = tuned(clients)
+    x, y, u = pooled.steps_from(tasks[0].x, 8, settings.eta, settings.gamma, settings.tau)
+    outcome = train(tasks, settings, 8, seed=11)
+    np.testing.assert_allclose(outcome.averages.variables, np.concatenate([x, y, u]), atol=1e-6)
+    assert np.abs(x - tasks[0].x).max() > 0.01
+
+
+@pytest.mark.parametrize("kind", ["columns", "classes", "one"])
+def test_u_leads_shared_coefficients_along_the_exact_hyper_gradient(kind):
+    """Where y and u have settled, the average direction is the implicit gradient of the pooled validation loss."""
+    tasks = tuned(digit_clients(), kind)
+    still = replace(SETTINGS, eta=1e-12, gamma=2.0, tau=2.0, upper="shared")
+    outcome = train(tasks, still, 1500, seed=11)
+    x, y, u = np.split(outcome.averages.variables, np.cumsum([tasks[0].x.size, tasks[0].y.size]))
+    rows = np.arange(ROWS)
+    members = [party.Party(still, task.objective) for task in tasks]
+    direction = np.mean(
+        [m.directions(party.Blocks(x, y, u), 0, 0, party.Randomness(11, "any")).x for m in members], axis=0
+    )
+    identity = np.eye(y.size)
+    objectives = [task.objective for task in tasks]
+    hessian = np.mean([[o.hessian_product(x, y, e, rows) for e in identity] for o in objectives], axis=0)
+    cross = np.mean([[o.lower_terms(x, y, e, rows).cross for e in identity] for o in objectives], axis=0)
+    above = np.mean([o.upper_gradients(x, y, rows).y for o in objectives], axis=0)
+    exact = -cross.T @ np.linalg.solve(hessian, above)
+    assert np.linalg.norm(exact) > 1e-4
+    np.testing.assert_allclose(direction, exact, rtol=1e-5, atol=1e-9)
+
+
+def test_tuned_coefficients_tell_columns_of_noise_from_columns_that_matter():
+    digits, labels = load_digits(n_class=CLASSES, return_X_y=True)
+    columns = PCA(5, svd_solver="full").fit_transform(digits / 16.0)
+    noise = np.random.default_rng(2).standard_normal((len(labels), 5))
+    rows, labels = np.hstack([columns, noise]), labels.astype(np.int64)
+    parts = [slice(m * 2 * ROWS, (m + 1) * 2 * ROWS) for m in range(M)]
+    objectives = [
+        HyperParameters(rows[s][:ROWS], labels[s][:ROWS], rows[s][ROWS:], labels[s][ROWS:], CLASSES) for s in parts
+    ]
+    tasks = [Given(o, np.full(o.upper_size, np.log(0.01 / 0.99)), np.zeros(o.lower_size)) for o in objectives]
+    settings = party.Settings(eta=10.0, gamma=0.5, tau=0.5, local_steps=5, bounded=True, radius=100.0)
+    before, after = (train(tasks, replace(settings, eta=eta), 60, seed=11).averages.variables for eta in (1e-9, 10.0))
+    coefficients = objectives[0].values(after[: rows.shape[1]])
+    assert np.median(coefficients[5:]) > 3 * np.median(coefficients[:5])
+
+    def loss(variables):
+        x, y, _ = np.split(variables, np.cumsum([tasks[0].x.size, tasks[0].y.size]))
+        return sum(o.measure(x, y).loss for o in objectives)
+
+    assert loss(after) < 0.8 * loss(before)
 
 
 def shared_clients() -> list[Quadratic]:

@@ -135,3 +135,32 @@ def test_a_recovery_that_cannot_hold_is_refused_with_what_to_do(train, aggregati
 def test_recovery_is_refused_where_every_partys_columns_are_needed():
     vertical = f"name: x\nparties: {TEN}\nprivacy: {{aggregation: {{recovery: true}}}}\ntrain: {{algorithm: bambi}}"
     assert any("holds columns" in problem.message for problem in check_spec(vertical)), check_spec(vertical)
+
+
+TUNING = "task: {kind: hyper_parameters, classes: [sick, well]}"
+
+
+def test_coefficients_are_tuned_with_momenta_and_without_warm_rounds():
+    train = parse_spec(text(TUNING)).settings(FedbioSpec)
+    assert train.has_momenta
+    assert train.warm == 0
+    assert train.task.coefficients == "columns"
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ("initial: 2", "begin below highest"),
+        ("validation: 1.5", "a share between 0 and 1"),
+        ("classes: [sick, sick]", "lists one twice"),
+        ("classes: [yes, no]", "truth values"),
+    ],
+)
+def test_coefficients_that_cannot_be_tuned_are_refused(change, said):
+    task = TUNING[:-1] + f", {change}}}" if "classes" not in change else f"task: {{kind: hyper_parameters, {change}}}"
+    assert said in str(check_spec(text(task)))
+
+
+def test_record_privacy_is_not_given_to_tuned_coefficients():
+    found = check_spec(text(TUNING + "\naccelerated: false\nlocal_steps: 1\nrecord_privacy: {}"))
+    assert "data_cleaning" in str(found)
