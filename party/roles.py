@@ -124,6 +124,8 @@ class Opened:
     """What the owner asks of every sum."""
     engine: RowEngine | None = None
     """What works on many rows at once, where the owner has configured it."""
+    correlations: Collection[str] | Literal["all"] = ()
+    """Columns that the owner lets other parties' columns be multiplied with."""
     salt: str = ""
     """What the register of exposure adds to the names of this party's own batches; empty unless they would repeat."""
 

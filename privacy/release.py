@@ -21,6 +21,7 @@ from parley.privacy.ldp_accounting import LdpPlan, losses
 from parley.privacy.ldp_states import NoisedState, StateDraft, noise_draft
 from parley.privacy.ledger import Budget, BudgetExhausted, Charge, Ledger
 from parley.privacy.noise import KeyedNoise
+from parley.privacy.pair_products import Pair, column_mask
 from parley.privacy.pairwise import PairwiseMasker, with_check
 from parley.privacy.psi import HiddenTable, Points, SealedShares, ShuffleShare, Tags
 from parley.privacy.recovery import (
@@ -194,6 +195,25 @@ class OutcomeGate:
         if draft.label_release is not None and not self._is_paid(draft.label_release):
             raise NotPaid(f"label release {draft.label_release} is not in the ledger; nothing was sent")
         return Release(draft, _SEAL)
+
+
+@dataclass(frozen=True)
+class MaskedColumns:
+    """A party's columns for another one, under a mask that a third party alone knows beside their owner."""
+
+    pair: int
+    """The number of the two parties' pair."""
+    elements: NDArray[np.uint64]
+    """(rows, columns)."""
+
+
+class ColumnGate:
+    """A party's gate for columns that another one multiplies its own with: masked by their owner's and the helper's."""
+
+    def release(self, pair: Pair, columns: NDArray[np.uint64], secret: bytes, *, first: bool) -> Release[MaskedColumns]:
+        """Mask columns; `secret` is the one with the pair's helper."""
+        masked = columns + column_mask(secret, pair, first=first, shape=columns.shape)
+        return Release(MaskedColumns(pair.number, masked), _SEAL)
 
 
 @dataclass(frozen=True)

@@ -5,12 +5,13 @@ from typing import Any
 
 import numpy as np
 
-from parley.coordinator.forecasts import Forecast, Trips, Widths
+from parley.coordinator.forecasts import Forecast, Trips, Widths, widths_of
 from parley.coordinator.labels import LabelAccess, ReleasePlan, check_rows
 from parley.coordinator.programs import CommonRows, CoordinatorAlgorithm, Observer, due
 from parley.numerics.losses import ForwardCorrectedLogistic, Logistic
 from parley.numerics.streams import stream
 from parley.privacy.label_gate import LabelGate
+from parley.privacy.pair_products import LIMBS, from_floats, pairs_of
 from parley.privacy.release import OutcomeGate
 from parley.protocols.explore.codec import PROTOCOL, decode_contribution, encode_instruction
 from parley.protocols.explore.messages import ExploreRound, ReleasedLabels
@@ -25,7 +26,10 @@ class ExploreProgram:
     outputs, finish = 2, ExploreRound("finish", 1)
     encode, decode = staticmethod(encode_instruction), staticmethod(decode_contribution)
 
-    def __init__(self, labels: LabelGate | None, rows: Rows, checkpoint_every: int) -> None:
+    def __init__(
+        self, labels: LabelGate | None, rows: Rows, checkpoint_every: int, *, correlations: bool = False
+    ) -> None:
+        self._correlations = correlations
         self._labels, self._rows, self._checkpoint_every = labels, rows, checkpoint_every
         self.gate = (
             OutcomeGate(lambda _: False) if labels is None else OutcomeGate(labels.is_paid, labels.is_known_paid)
@@ -33,11 +37,14 @@ class ExploreProgram:
 
     def rounds(self, done: int, observe: Observer) -> Generator[ExploreRound, Any, None]:  # noqa: ARG002 (no metrics)
         """Every round of the run; `done` is 1 where the parties have the figures in their checkpoints."""
+        products = None
+        if self._correlations and not done:
+            products = from_floats((yield ExploreRound("correlate")))
         released = None if done else self._released()
         if not done and due(1, self._checkpoint_every):
-            yield ExploreRound("checkpoint", 1, released)
-            released = None  # the parties have made the figures
-        yield ExploreRound("finish", 1, released)
+            yield ExploreRound("checkpoint", 1, released, products)
+            released = products = None  # the parties have made the figures
+        yield ExploreRound("finish", 1, released, products)
 
     def _released(self) -> ReleasedLabels | None:
         if self._labels is None:
@@ -48,12 +55,13 @@ class ExploreProgram:
 
 def program(spec: RunSpec, access: LabelAccess) -> ExploreProgram:
     """The program of a run."""
+    crossed = spec.settings(ExploreSpec).correlations
     if not spec.settings(ExploreSpec).against_label:
-        return ExploreProgram(None, np.empty(0, dtype=np.int64), spec.checkpoint_every)
+        return ExploreProgram(None, np.empty(0, dtype=np.int64), spec.checkpoint_every, correlations=crossed)
     labels = access.load("logistic")
     rows = divide(spec.split, len(labels), stream(spec.seed, "split")).trained
     gate = access.gate(labels, Logistic(), ReleasePlan(lambda _: rows, 1, rows))
-    return ExploreProgram(gate, rows, spec.checkpoint_every)
+    return ExploreProgram(gate, rows, spec.checkpoint_every, correlations=crossed)
 
 
 def check(spec: RunSpec, access: LabelAccess, rows: CommonRows) -> None:
@@ -63,13 +71,25 @@ def check(spec: RunSpec, access: LabelAccess, rows: CommonRows) -> None:
         check_rows(access.load("logistic"), rows.count, rows.digest, rows.party)
 
 
-def foretell(spec: RunSpec, access: LabelAccess, _: Widths) -> Forecast:
-    """What the rounds carry: a byte for each row's label down, once, and nothing up."""
+def foretell(spec: RunSpec, access: LabelAccess, widths: Widths) -> Forecast:
+    """What the rounds carry: a byte for each row's label down, once, and sums of products up, where all are asked for.
+
+    Masked columns between the parties are counted where labels tell how many rows there are.
+    """
     labels = 0
     if spec.settings(ExploreSpec).against_label:
         labels = len(divide(spec.split, len(access.load("logistic")), stream(spec.seed, "split")).trained)
     checkpoint = [Trips(1, keeps=True)] if due(1, spec.checkpoint_every) else []
-    return [Trips(1, labels, keeps=True), *checkpoint]
+    if not spec.settings(ExploreSpec).correlations:
+        return [Trips(1, labels, keeps=True), *checkpoint]
+    known = widths_of(widths, [entry.name for entry in spec.parties])
+    products = sum(known[pair.first] * known[pair.second] for pair in pairs_of(len(known)))
+    between = 8.0 * labels * sum(known) * (len(known) - 1)
+    return [
+        Trips(1, summed=LIMBS * products, number_bytes=8, between=between),
+        Trips(1, labels + 8 * products, keeps=True),
+        *checkpoint,
+    ]
 
 
 ALGORITHM = CoordinatorAlgorithm(PROTOCOL, program, check, forecast=foretell)

@@ -1,24 +1,36 @@
 """Exploring behind a party's session."""
 
+import asyncio
+from collections import deque
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from parley.numerics.arrays import Vector
 from parley.numerics.streams import stream
+from parley.party.explore.correlations import PLACE, WITH, Correlations, Products
 from parley.party.explore.steps import OF_A_BIN, SUMMARY, Columns, Figures, explore
+from parley.party.mailbox import Mailbox
+from parley.party.peers import Peers, in_time
 from parley.party.roles import Begun, Coverage, Offer, Opened, PartyAlgorithm, Plan, SavedModel, scalar
 from parley.privacy.coefficients import Coefficient
-from parley.protocols.explore.codec import PROTOCOL, encode_contribution
+from parley.privacy.release import MaskedColumns
+from parley.protocols.explore.codec import PROTOCOL, decode_masked_columns, encode_contribution, encode_masked_columns
 from parley.protocols.explore.messages import ExploreRound, ReleasedLabels
 from parley.protocols.explore.settings import ExploreSpec
-from parley.protocols.tensor.codec import MessageInvalid
+from parley.protocols.tensor.codec import Blobs, MessageInvalid
 from parley.spec.rows import RowSets, divide
 from parley.spec.run import RunSpec
 from parley.tables.loading import id_digest
+
+PATIENCE_SECONDS = 600.0
+"""For the other parties' masked columns."""
+_VALUES, _PLACES, _OTHERS, _PARTIES = "correlations", "correlated places", "correlated others", "correlated parties"
 
 
 @dataclass(frozen=True)
@@ -26,6 +38,8 @@ class State:
     """What was found; None before."""
 
     figures: Figures | None = None
+    correlations: Correlations | None = None
+    """With columns of the other parties; None where the run has none, or not yet."""
 
 
 class ExploreRole:
@@ -40,12 +54,15 @@ class ExploreRole:
         """Nothing found, or what a checkpoint holds."""
         if checkpoint is None:
             return State()
-        return State(Figures(checkpoint["summary"].numpy(), checkpoint["bins"].numpy()))
+        found = Figures(checkpoint["summary"].numpy(), checkpoint["bins"].numpy())
+        return State(found, _correlations_in(checkpoint))
 
     def plan(self, state: State, asked: ExploreRound) -> Plan:
         """Make the figures in the first round, and keep them."""
+        if asked.phase == "correlate":
+            raise MessageInvalid("the run's spec asks for no correlations")
         if state.figures is None:
-            state = State(self._explored(asked))
+            state = State(self._explored(asked), state.correlations)
         elif asked.labels is not None:
             raise MessageInvalid("the figures are made: labels come with the first round")
         if asked.phase == "checkpoint":
@@ -76,7 +93,60 @@ class ExploreRole:
         """The figures."""
         if state.figures is None:
             raise MessageInvalid("nothing is found yet")
-        return {"summary": torch.tensor(state.figures.summary), "bins": torch.tensor(state.figures.bins)}
+        kept = {"summary": torch.tensor(state.figures.summary), "bins": torch.tensor(state.figures.bins)}
+        if state.correlations is not None:
+            kept |= {_VALUES: torch.tensor(state.correlations.values)}
+            kept |= {_PLACES: torch.tensor(state.correlations.places), _OTHERS: torch.tensor(state.correlations.others)}
+            kept |= {_PARTIES: torch.tensor(list("\n".join(state.correlations.parties).encode()), dtype=torch.uint8)}
+        return kept
+
+
+class CorrelatingRole:
+    """Explores, and multiplies columns with those of the other parties first."""
+
+    encode = staticmethod(encode_contribution)
+
+    def __init__(self, inner: ExploreRole, products: Products, peers: Peers) -> None:
+        self._inner, self._products, self._peers = inner, products, peers
+        self._received = Mailbox[MaskedColumns](1)
+        peers.on("MaskedColumns", self._take)
+        self.begin, self.tensors, self.model_tensors = inner.begin, inner.tensors, inner.model_tensors
+
+    async def act(self, state: State, asked: ExploreRound) -> Plan:
+        """Exchange masked columns and add up products; later keep what they sum to beside the other figures."""
+        if asked.phase == "correlate":
+            if state.figures is not None:
+                raise MessageInvalid("the figures are made: products are summed before")
+            draft = await in_time(self._exchanged(), PATIENCE_SECONDS, "exchanging masked columns")
+            return Plan(state, draft=draft, row_sums=0)
+        if state.figures is None:
+            if asked.products is None or len(asked.products) != self._products.size:
+                raise MessageInvalid(f"{self._products.size} products are expected with the first figures")
+            state = replace(state, correlations=self._products.correlations(asked.products))
+        return self._inner.plan(state, asked)
+
+    async def _exchanged(self) -> Vector:
+        products = self._products
+        for receiver, release in products.outgoing():
+            blobs: Blobs = deque()
+            await self._peers.push(receiver, blobs, MaskedColumns=encode_masked_columns(release, blobs))
+        received = {
+            pair.number: (await self._received.get(sender, 1, str(pair.number))).elements
+            for pair, sender in products.incoming()
+        }
+        return await asyncio.to_thread(products.draft, received)
+
+    def _take(self, sender: int, message: Any, blobs: Blobs) -> None:
+        part = decode_masked_columns(message, blobs)
+        self._products.check(sender, part)
+        self._received.put(sender, 1, str(part.pair), part)
+
+
+def _correlations_in(kept: Mapping[str, Tensor]) -> Correlations | None:
+    if _VALUES not in kept:
+        return None
+    names = bytes(kept[_PARTIES].tolist()).decode().split("\n")
+    return Correlations(kept[_VALUES].numpy(), kept[_PLACES].numpy(), kept[_OTHERS].numpy(), tuple(names))
 
 
 def _fewest(labels: ReleasedLabels) -> int:
@@ -103,9 +173,38 @@ def columns_of(opened: Opened) -> Columns:
     return Columns(values[rows.trained], values[rows.test], np.where(few, np.nan, absent / max(1, len(table))))
 
 
-def role(begun: Begun) -> ExploreRole:
+def crossed_columns(opened: Opened) -> NDArray[np.int64]:
+    """Places of the columns that the owner lets others' columns be multiplied with; none that is constant.
+
+    In all rows, whichever of them the spec explores, as in a generalised linear model.
+    """
+    allowed, values = opened.correlations, opened.table.features
+    return np.array(
+        [
+            place
+            for place, column in enumerate(opened.table.columns)
+            if (allowed == "all" or column in allowed) and np.ptp(np.asarray(values[:, place], dtype=np.float64)) > 0
+        ],
+        dtype=np.int64,
+    )
+
+
+def role(begun: Begun) -> ExploreRole | CorrelatingRole:
     """The role of a run."""
-    return ExploreRole(columns_of(begun.opened), begun.spec.settings(ExploreSpec))
+    columns, settings = columns_of(begun.opened), begun.spec.settings(ExploreSpec)
+    inner = ExploreRole(columns, settings)
+    if not settings.correlations:
+        return inner
+    places = crossed_columns(begun.opened)
+    products = Products(
+        columns.reference[:, places],
+        places,
+        begun.index,
+        tuple(begun.upper_sizes),
+        tuple(begun.opened.names),
+        begun.secrets("products"),
+    )
+    return CorrelatingRole(inner, products, begun.peers)
 
 
 def accept(opened: Opened) -> Offer:
@@ -115,7 +214,7 @@ def accept(opened: Opened) -> Offer:
     sets = [id_digest(opened.table.ids[chosen]) for chosen in (rows.trained, rows.test)]
     drawn = f"{settings.bins} bins of {settings.smallest_cell} of {sets[0]}, beside {sets[1]}"
     covered = Coverage(explored, min(settings.smallest_cell, explored), sums=0, drawn=drawn, figures=True)
-    return Offer(coverage=covered)
+    return Offer(len(crossed_columns(opened)) if settings.correlations else 0, coverage=covered)
 
 
 def training_rows(spec: RunSpec, index: int, rows: int) -> NDArray[np.int64]:  # noqa: ARG001 (the same at every party)
@@ -127,12 +226,24 @@ def figures(model: SavedModel, columns: Sequence[str]) -> list[Coefficient]:
     """Every figure that was found, by column."""
     if "summary" not in model:
         return []
-    found: list[Coefficient] = []
+    found = _correlation_figures(model, columns)
     for column, summary, bins in zip(columns, model["summary"].numpy(), model["bins"].numpy(), strict=True):
         named = dict(zip(SUMMARY, summary, strict=True))
         for number, values in enumerate(bins, 1):
             named |= {f"bin {number} {name}": value for name, value in zip(OF_A_BIN, values, strict=True)}
         found += [Coefficient(column, float(value), figure=name) for name, value in named.items() if value == value]
+    return found
+
+
+def _correlation_figures(model: SavedModel, columns: Sequence[str]) -> list[Coefficient]:
+    known = _correlations_in(model)
+    if known is None:
+        return []
+    found = []
+    for own, (place, values) in enumerate(zip(known.places, known.values, strict=True), 1):
+        found.append(Coefficient(columns[place], float(own), figure=PLACE))
+        for (party, other), value in zip(known.others, values, strict=True):
+            found.append(Coefficient(columns[place], float(value), figure=f"{WITH} {known.parties[party]} {other}"))
     return found
 
 

@@ -2,13 +2,32 @@
 
 from collections.abc import Iterator
 
-from parley.privacy.manifest import LABEL_PRIVACY, Entry, control, derived
+from parley.privacy.manifest import LABEL_PRIVACY, SECURE_SUM, Entry, control, derived
 from parley.protocols.explore.settings import ExploreSpec
-from parley.protocols.statements import COORDINATOR, PARTIES, Statement, label_noise
+from parley.protocols.statements import COORDINATOR, PARTIES, Statement, addends, label_noise, only_the_sum
 from parley.spec.run import RunSpec
 
 CROSSINGS: tuple[Entry, ...] = (
     derived("explore.v1.Instruction.classes", "labels", LABEL_PRIVACY, "all parties"),
+    derived(
+        "explore.v1.Contribution.sum",
+        "products of columns of two parties",
+        SECURE_SUM,
+        "coordinator: the sums, which are correlations of columns of different parties",
+    ),
+    derived(
+        "explore.v1.Instruction.products",
+        "sums over all parties",
+        "none: correlations of columns that their owners' `correlations` name",
+        "all parties",
+    ),
+    derived(
+        "explore.v1.MaskedColumns.elements",
+        "features",
+        "a mask of the owner and a third party, uniform to whoever gets it",
+        "another party; together with the third one, which helps, the columns themselves",
+    ),
+    *control("explore.v1.MaskedColumns", "pair", "another party"),
     *control("explore.v1.Instruction", "round phase flip k", "all parties"),
     *control("explore.v1.Contribution", "round", "coordinator"),
     *control("party.v1.ExchangeRequest", "explore", "all parties"),
@@ -27,6 +46,19 @@ def statements(spec: RunSpec) -> Iterator[Statement]:
             ("explore.v1.Instruction.classes",),
         )
         against = ", weight of evidence and information value"
+    if settings.correlations:
+        yield Statement(
+            PARTIES,
+            "columns that its `correlations` name, masked, to every other party, and sums of their products, "
+            f"{only_the_sum(spec)}: it learns how columns of different parties go together. Two parties that put "
+            "together what they get know the third's columns",
+            ("explore.v1.MaskedColumns.elements", "explore.v1.Contribution.sum", *addends(spec)),
+        )
+        yield Statement(
+            COORDINATOR,
+            "correlations of columns of every two parties to all parties",
+            ("explore.v1.Instruction.products",),
+        )
     yield Statement(
         PARTIES,
         f"figures of its columns to three digits, as far as its policy shares them: rows, missing share, mean, "

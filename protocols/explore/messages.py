@@ -1,12 +1,12 @@
-"""What crosses in a round, as both sides see it: labels go down where they are asked for, nothing comes up."""
+"""What crosses in a round, as both sides see it: labels go down where they are asked for, sums of products come up."""
 
 from dataclasses import dataclass
 from typing import Literal
 
-from parley.numerics.arrays import Array
+from parley.numerics.arrays import Array, Vector
 from parley.protocols.rounds import PhasedRound
 
-Phase = Literal["checkpoint", "finish"]
+Phase = Literal["correlate", "checkpoint", "finish"]
 
 
 @dataclass(frozen=True)
@@ -23,9 +23,12 @@ class ReleasedLabels:
 class ExploreRound(PhasedRound):
     """What the coordinator asks of every party."""
 
+    summed_phases = ("correlate",)
     phase: Phase
     labels: ReleasedLabels | None = None
-    """With the first round."""
+    """With the first round that keeps figures."""
+    products: Vector | None = None
+    """With the same round: inner products of columns of every two parties, in units of 2^62."""
 
     @property
     def label_release(self) -> int | None:

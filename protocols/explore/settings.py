@@ -21,8 +21,20 @@ class ExploreSpec(AlgorithmSettings):
     against_label: bool = False
     """Weight of evidence and information value against a label of two classes, which goes to the parties for that."""
 
-    def check(self, privacy: ProtectionSpec, parties: list[str]) -> None:  # noqa: ARG002 (any parties will do)
+    correlations: bool = False
+    """Correlations between columns of different parties, of those that their owners' `correlations` name. It takes
+    three parties; two of them that put together what they get would know columns of a third."""
+
+    def check(self, privacy: ProtectionSpec, parties: list[str]) -> None:
         """Refuse a protection that this algorithm cannot give."""
+        if self.correlations and len(parties) < 3:
+            raise ValueError(
+                "correlations take a third party that helps the two whose columns are multiplied: add one, or leave "
+                "`correlations` out"
+            )
+        _, fraction, limit = privacy.aggregation.resolved
+        if self.correlations and (fraction < 8 or limit < 256):
+            raise ValueError("correlations need `limit` 256 and 8 `fraction_bits` or more: leave `ring_bits: 16` out")
         if self.against_label and privacy.labels.mechanism == "per_step":
             raise ValueError(
                 "labels are released once in a run that explores: write `labels: {mechanism: once}`, or "

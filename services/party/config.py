@@ -273,6 +273,9 @@ class Policy(Section):
     coefficients: Sharing = "party"
     """What may leave of coefficients that a run has tuned: `nothing`, one number for the whole `party`, or those of
     all its `columns` by name."""
+    correlations: Literal["all"] | tuple[str, ...] = ()
+    """Columns whose correlations with other parties' columns a run may ask for. They leave masked; two other parties
+    that put together what they get would know them."""
     sessions: int = Field(default=16, ge=1, le=1024)
     """Most sessions at once."""
     alignment: AlignmentPolicy = AlignmentPolicy()

@@ -382,6 +382,7 @@ class PartyServicer(pb_grpc.PartyServiceServicer):
             coordinator=QuestionLine(self._config, self._config.coordinator) if self._config.coordinator else None,
             floors=floors_of(policy),
             engine=self._engine,
+            correlations=policy.correlations,
         )
         record = Record(self._config.state, load_identity(self._config.identity).private_key)
         serving = self._serving(request, coordinator, tables, table, name) if serves else None

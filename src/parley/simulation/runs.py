@@ -168,6 +168,7 @@ def simulation_of(
             privacy=held.privacy,
             coordinator=lines[m],
             engine=held.engine,
+            correlations="all",  # whose policy it would be is in this process
         )
         for m, held in enumerate(holdings)
     ]

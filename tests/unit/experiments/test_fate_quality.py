@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from parley.experiments.fate_quality import RELATIVE_TOLERANCE, federated, pooled, tasks
+from parley.experiments.fate_quality import RELATIVE_TOLERANCE, federated, pooled, run, tasks
 
 
 @pytest.mark.parametrize("place", [0, 1, 2], ids=["breast", "diabetes, linear", "diabetes, poisson"])
@@ -19,3 +19,9 @@ def test_a_model_of_all_columns_does_not_depend_on_who_holds_them(tmp_path):
     one = federated(task, [np.arange(10), np.arange(10, 30)])
     other = federated(task, [np.arange(0, 30, 2), np.arange(1, 30, 2)])
     assert one["AUC"] == pytest.approx(other["AUC"], abs=1e-6)
+
+
+def test_cases_and_metrics_have_the_names_that_others_ask_for(tmp_path, monkeypatch):
+    monkeypatch.setattr("parley.experiments.fate_quality.cuts", list)
+    found = {(row["case"], row["metric"]) for row in run(True, tmp_path)}
+    assert {("breast lr", "AUC"), ("breast lr", "pooled AUC"), ("diabetes linr", "pooled RMSE")} <= found
