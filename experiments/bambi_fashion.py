@@ -1,4 +1,4 @@
-"""bambi-fashion: Fashion-MNIST by `implicit`, local rounds and one level, with the settings of a spec that says nothing.
+"""bambi-fashion: Fashion-MNIST by `implicit`, local rounds and one level, with the settings of a spec that is silent.
 
 Fashion-MNIST (Xiao, Rasul, Vollgraf 2017): 60 000 images to train on, both levels alike, and 10 000 that are held out;
 each of three or five parties has a strip of every image and the network of `bambi-mnist`. Real processes, mutual TLS,

@@ -1,6 +1,7 @@
 """Which rows belong to the lower problem, the upper problem and the evaluation; the same at every role."""
 
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,9 +24,12 @@ class RowSets:
     test: Rows
     validation: Rows = field(default_factory=lambda: np.empty(0, np.int64))
 
-    @property
+    @cached_property
     def trained(self) -> Rows:
-        """Rows of either level, ascending: the training rows of an algorithm with one level."""
+        """Rows of either level, ascending: the training rows of an algorithm with one level.
+
+        Found once: `problem: joint` draws every batch from them.
+        """
         return np.union1d(self.lower, self.upper)
 
     @property

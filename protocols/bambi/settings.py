@@ -151,9 +151,9 @@ class LocalSpec(Section):
     """Most exchanges of a run; one where local work pays is done much sooner."""
     rows: int = Field(default=8192, ge=1)
     """Most rows of an exchange; a larger lower set is divided evenly among exchanges."""
-    epochs: int = Field(default=5, ge=1, le=1000)
+    epochs: int = Field(default=10, ge=1, le=1000)
     """Most passes of a party over the rows of an exchange before the next one."""
-    total_epochs: int = Field(default=50, ge=1, le=100_000)
+    total_epochs: int = Field(default=100, ge=1, le=100_000)
     """Passes over the rows of exchanges after which a run ends."""
     least_steps: int = Field(default=4, ge=1, le=10_000)
     """Fewest local steps between two exchanges, K."""

@@ -19,7 +19,11 @@ TARGET = np.eye(3, dtype=np.float32)[LABELS]
 
 def problem(rows=100, **local):
     settings = BambiSpec.model_validate(
-        {"algorithm": "bambi", "hypergradient": "local", "local": {"rows": rows, "minibatch": 10} | local}
+        {
+            "algorithm": "bambi",
+            "hypergradient": "local",
+            "local": {"rows": rows, "minibatch": 10, "epochs": 5, "total_epochs": 50} | local,
+        }
     )
     sets = RowSets(np.arange(100), np.arange(100), np.empty(0, np.int64))
     return Problem(LocalPlan(settings, sets, 1), Softmax(3), None, 3, "float32")
