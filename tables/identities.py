@@ -7,13 +7,12 @@ than that: `0017` and `17`, or `a` and `A`, stay apart.
 
 import re
 import unicodedata
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from parley.tables.errors import TableError
@@ -148,16 +147,12 @@ def canonical(text: str | None) -> str:
 
 def identities(texts: Iterable[str | None], duplicates: Duplicates) -> Identities:
     """The rows that have an id; of rows that share one, those that `duplicates` keeps ("refuse" keeps the first)."""
-    spelt = pa.array(map(canonical, texts), pa.large_string())
-    # Arrow numbers different ids in the order in which they come: a fraction of the memory of a table of Python texts.
-    coded = spelt.dictionary_encode()
-    codes, distinct = coded.indices.to_numpy(), coded.dictionary
-    del spelt, coded
-    counts = np.bincount(codes, minlength=len(distinct))
-    first = np.empty(len(distinct), dtype=np.intp)
-    first[codes[::-1]] = np.arange(len(codes), dtype=np.intp)[::-1]
-    is_missing = pc.equal(distinct, "").to_numpy(zero_copy_only=False)
-    kept = ~is_missing if duplicates != "drop" else ~is_missing & (counts == 1)
-    repeated = counts[~is_missing & (counts > 1)].sum()
-    ids = distinct.filter(pa.array(kept)).to_pylist()
-    return Identities(ids, first[kept], len(codes), int(counts[is_missing].sum()), int(repeated))
+    ids = [canonical(text) for text in texts]
+    counts = Counter(ids)
+    missing = counts.pop("", 0)
+    repeated = sum(count for count in counts.values() if count > 1)
+    first: dict[str, int] = {}
+    for row, identity in enumerate(ids):
+        if identity and (duplicates != "drop" or counts[identity] == 1):
+            first.setdefault(identity, row)
+    return Identities(list(first), np.array(list(first.values()), dtype=np.intp), len(ids), missing, repeated)
