@@ -7,9 +7,9 @@ there are in batches of 8192, each through a small network (BAMBI, both levels a
 
 | variable | meaning | default |
 |---|---|---|
-| `PARLEY_HELD_ROWS` | rows of each table in memory | 200 000 |
-| `PARLEY_MAPPED_ROWS` | rows of each table on disk | 600 000 |
-| `PARLEY_LIMIT_MB` | megabytes that a party with a table on disk may use | 800 |
+| `PARLEY_HELD_ROWS` | rows of each table in memory | 40 000 |
+| `PARLEY_MAPPED_ROWS` | rows of each table on disk | 120 000 |
+| `PARLEY_LIMIT_MB` | megabytes that a party with a table on disk may use | 600 |
 | `PARLEY_SCRATCH` | folder for the tables; 400 bytes for each row on disk | the system's |
 
 Where this process may make control groups (as root, with the memory controller of version 1 or 2), each party gets no
@@ -34,9 +34,9 @@ from parley.local import LocalFederation
 
 PARTIES = ("bank", "shop", "telco")
 COLUMNS, FILE_ROWS, BATCH = 20, 500_000, 8192
-HELD_ROWS = int(os.environ.get("PARLEY_HELD_ROWS", "200000"))
-MAPPED_ROWS = int(os.environ.get("PARLEY_MAPPED_ROWS", "600000"))
-LIMIT_MB = int(os.environ.get("PARLEY_LIMIT_MB", "800"))
+HELD_ROWS = int(os.environ.get("PARLEY_HELD_ROWS", "40000"))
+MAPPED_ROWS = int(os.environ.get("PARLEY_MAPPED_ROWS", "120000"))
+LIMIT_MB = int(os.environ.get("PARLEY_LIMIT_MB", "600"))
 MEMORY_SHARE = 0.5
 """Of the limit, what `memory` in a party's configuration says: the rest is for the process and the page cache."""
 GROUPS = Path("/sys/fs/cgroup")
