@@ -33,6 +33,7 @@ EXPERIMENTS = {
     "bambi-mnist": "BAMBI: hyper-representation on MNIST, accuracy, rounds and bytes of each mode",
     "bambi-dp-mnist": "BAMBI: accuracy under label privacy on MNIST",
     "bambi-dp-attacks": "BAMBI: how well attacks guess labels from what crosses, against the cap",
+    "bambi-news20": "BAMBI: regularisation of each party's words on 20 Newsgroups, from sparse tables (VFHO)",
     "asysqn-a9a": "AsySQN: rounds to a given precision on a9a, against first-order methods",
     "asysqn-straggler": "AsySQN: throughput where one party is slow",
     "asysqn-tables": "AsySQN: the paper's tables 3, 4 and 5, and speed-up in the number of parties",
