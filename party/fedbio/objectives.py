@@ -297,10 +297,13 @@ class DataCleaning(AutogradObjective):
         """
         return largest_step(self._tensors[0], NETWORK_STEP_LIMIT if self.hidden else STEP_LIMIT)
 
-    @property
-    def largest_warm_step(self) -> float:
-        """With momentum, and steps that shrink: more classes leave each with less curvature."""
-        return self.largest_step * (1.0 if self.hidden else sqrt(self.classes / 2))
+    def largest_warm_step(self, trust: float | None) -> float:
+        """With momentum, and steps that shrink: longer for more classes, each of which has less curvature.
+
+        Only as far as labels are right: where few are, the noise of a gradient that is divided by `trust` forbids it.
+        """
+        longer = 1.0 if self.hidden or trust is None else 1 + trust * (sqrt(self.classes / 2) - 1)
+        return self.largest_step * longer
 
     def _own_scores(self, y: Vector) -> Vector:
         """Log-likelihood of each training label."""

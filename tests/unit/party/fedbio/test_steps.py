@@ -382,11 +382,12 @@ def test_warm_gradients_are_those_of_the_likelihood():
         np.testing.assert_allclose(found, wanted, atol=1e-7)
 
 
-def test_warm_steps_grow_with_the_classes_and_not_for_hidden_layers():
+def test_warm_steps_grow_with_the_classes_as_far_as_labels_are_right():
     objective, _ = labelled(0.3, rows=40)
-    assert objective.largest_warm_step == pytest.approx(np.sqrt(3 / 2) * objective.largest_step)
+    steps = [objective.largest_warm_step(trust) / objective.largest_step for trust in (None, 0.0, 0.5, 1.0)]
+    assert steps == pytest.approx([1, 1, (1 + np.sqrt(3 / 2)) / 2, np.sqrt(3 / 2)])
     network = replace(objective, hidden=(4,))
-    assert network.largest_warm_step == network.largest_step < objective.largest_step
+    assert network.largest_warm_step(1.0) == network.largest_step < objective.largest_step
 
 
 def test_weights_begin_to_move_after_the_warm_rounds_from_where_the_model_puts_them():
