@@ -289,7 +289,11 @@ def run(quick: bool, data: Path | None, seed: int = 0) -> list[Row]:
     if data is None:
         raise MissingData("hgp-personalisation needs EMNIST: give the folder that holds emnist/ with --data.")
     scale = QUICK if quick else FULL
-    parties = split_parties(*load_emnist(data), scale, seed=seed)
+    return table(split_parties(*load_emnist(data), scale, seed=seed), scale, seed)
+
+
+def table(parties: list[Party], scale: Scale, seed: int = 0) -> list[Row]:
+    """Every method on every network of the scale."""
     local = measure("Local", scale.networks[0], parties, scale)  # the same on every network
     return [
         row

@@ -2,8 +2,9 @@
 
 McMahan et al., "Communication-efficient learning of deep networks from decentralized data", 2017 (FedAvg); Tarzanagh
 et al., "FedNest: federated bilevel, minimax and compositional optimization", 2022, of which `fednest` keeps what the
-FedBiO paper compares: averaged Neumann terms, one communication round each, before every upper step. Both run in one
-process and see every party's objective; they are yardsticks, not roles.
+FedBiO paper compares: averaged Neumann terms, one communication round each, before every upper step. Compressed sums
+with error feedback make it CommFedBiO (Li, Huang, Huang, 2022), products by one drawn client FedMBO (Huang, Zhang, Ji,
+2023), both reduced to that. All run in one process and see every party's objective; they are yardsticks, not roles.
 """
 
 from collections.abc import Callable, Sequence
@@ -12,6 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from parley.numerics.storm import Vector
+from parley.numerics.streams import stream
 from parley.party.fedbio.objectives import BilevelObjective
 from parley.party.fedbio.steps import Randomness
 
@@ -30,6 +32,10 @@ class NestSettings:
     lower_rounds: int = 1
     """Averages of y for each upper step."""
     shared_upper: bool = True
+    share_sent: float = 1.0
+    """Share of a Hessian product's entries, the largest, that a party sends; what it keeps back goes with the next."""
+    one_client: bool = False
+    """Whether each Hessian product is made by one party that is drawn, instead of by all."""
     lower_batch: int = 64
     upper_batch: int = 64
 
@@ -61,6 +67,7 @@ def fednest(
     *,
     rounds: int,
     seed: int,
+    observe: Callable[[int, Vector], None] = lambda _k, _y: None,
 ) -> tuple[list[Vector], Vector, int]:
     """Return x by party, y and the number of upper steps that `rounds` communication rounds paid for.
 
@@ -85,6 +92,7 @@ def fednest(
         if settings.shared_upper:
             directions = [np.mean(directions, axis=0)] * len(directions)
         x = [x_m - settings.eta * direction for x_m, direction in zip(x, directions, strict=True)]
+        observe((epoch + 1) * cost, y)
     return x, y, epochs
 
 
@@ -106,14 +114,32 @@ def _federated_inverse(
         axis=0,
     )
     total = term
+    kept_back: list[Vector] = [np.zeros_like(term) for _ in objectives]
     for j in range(settings.neumann_rounds):
-        products = [
-            o.hessian_product(x_m, y, term, source.rows(f"hessian/{j}", epoch, 0, o.lower_rows, settings.lower_batch))
-            for o, x_m, source in zip(objectives, x, sources, strict=True)
-        ]
+        drawn = range(len(objectives))
+        if settings.one_client:
+            one = int(stream(seed, "nest/drawn", epoch, j).integers(len(objectives)))
+            drawn = range(one, one + 1)
+        products = []
+        for m in drawn:
+            rows = sources[m].rows(f"hessian/{j}", epoch, 0, objectives[m].lower_rows, settings.lower_batch)
+            wanted = objectives[m].hessian_product(x[m], y, term, rows) + kept_back[m]
+            sent = largest_entries(wanted, settings.share_sent)
+            kept_back[m] = wanted - sent
+            products.append(sent)
         term = term - settings.tau * np.mean(products, axis=0)
         total = total + term
     return settings.tau * total
+
+
+def largest_entries(vector: Vector, share: float) -> Vector:
+    """The vector with all but its largest entries set to zero."""
+    if share >= 1:
+        return vector
+    kept = np.argsort(-np.abs(vector), kind="stable")[: max(1, round(share * vector.size))]
+    sent = np.zeros_like(vector)
+    sent[kept] = vector[kept]
+    return sent
 
 
 def _local_lower(

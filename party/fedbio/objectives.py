@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import pairwise
+from math import sqrt
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -29,7 +30,7 @@ TRUST_STEPS = 50
 """Steps of the fixed point of `trust`; each shrinks the distance, and the model moves on before more would matter."""
 LEAST_TRUST = 0.02
 STEP_LIMIT, NETWORK_STEP_LIMIT = 4.0, 1.0
-"""Largest step of warm rounds in units of 1/λ: half of where momentum would diverge, and less for hidden layers."""
+"""Largest step in units of 1/λ: where descent on a softmax regression could diverge, and less for hidden layers."""
 POWER_STEPS = 30
 
 
@@ -267,7 +268,8 @@ class DataCleaning(AutogradObjective):
     def warm_gradient(self, y: Vector, trust: float | None, rows: Rows, checked: Rows) -> Vector:
         """∇_y of the likelihood of labels of which a share `trust` is right, and of the checked rows; None: only those.
 
-        A checked row counts as much as a training row whose label is believed.
+        A checked row counts as much as a training row whose label is believed. The fewer labels are in doubt, the less
+        the L2 coefficient is needed: it is multiplied by their share.
         """
         leaf = _leaf(y)
         features, labels, checked_features, checked_labels = self._tensors
@@ -277,7 +279,8 @@ class DataCleaning(AutogradObjective):
             given = scores.gather(1, labels[rows][:, None])[:, 0].exp()
             likelihood = torch.log(trust * given + (1 - trust) / self.classes).mean()
             loss = (len(checked_labels) / len(labels) * loss - likelihood) / trust
-        (gradient,) = torch.autograd.grad(loss + 0.5 * self.ridge * (leaf @ leaf), leaf)
+        ridge = self.ridge if trust is None else self.ridge * (1 - trust)
+        (gradient,) = torch.autograd.grad(loss + 0.5 * ridge * (leaf @ leaf), leaf)
         found: Vector = gradient.numpy()
         return found
 
@@ -288,11 +291,19 @@ class DataCleaning(AutogradObjective):
 
     @cached_property
     def largest_step(self) -> float:
-        """A step that warm rounds can take on these rows, by the largest eigenvalue λ of their second moment.
+        """A step that can be taken on these rows, by the largest eigenvalue λ of their second moment.
 
         A softmax regression's loss has curvature λ/2 at most; rows in other units then need no other settings.
         """
         return largest_step(self._tensors[0], NETWORK_STEP_LIMIT if self.hidden else STEP_LIMIT)
+
+    def largest_warm_step(self, trust: float | None) -> float:
+        """With momentum, and steps that shrink: longer for more classes, each of which has less curvature.
+
+        Only as far as labels are right: where few are, the noise of a gradient that is divided by `trust` forbids it.
+        """
+        longer = 1.0 if self.hidden or trust is None else 1 + trust * (sqrt(self.classes / 2) - 1)
+        return self.largest_step * longer
 
     def _own_scores(self, y: Vector) -> Vector:
         """Log-likelihood of each training label."""

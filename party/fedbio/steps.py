@@ -175,6 +175,9 @@ class Bounded(BilevelObjective, Protocol):
 class Weighable(Bounded, Protocol):
     """An objective whose weights can start from a model."""
 
+    def largest_warm_step(self, trust: float | None) -> float:
+        """What its rows allow with momentum."""
+
     def trust(self, y: Vector) -> float:
         """Share of labels that are right, as model y has it."""
 
@@ -290,7 +293,7 @@ class Party:
         done = k / settings.warm_rounds
         trust = objective.trust(variables.y) if done >= WARM_CHECKED else None
         y, velocity = variables.y, variables.u
-        step = min(settings.gamma, objective.largest_step) * (1 - done)
+        step = min(settings.gamma, objective.largest_warm_step(trust)) * (1 - done)
         for i in range(settings.local_steps):
             rows = randomness.rows("lower", k, i, objective.lower_rows, settings.lower_batch)
             checked = randomness.rows("upper", k, i, objective.upper_rows, settings.upper_batch)

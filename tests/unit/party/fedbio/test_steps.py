@@ -372,13 +372,22 @@ def test_warm_gradients_are_those_of_the_likelihood():
         own = given(objective.features, objective.labels)
         if trust is not None:
             sure = (30 / 40 * sure - np.log(trust * own + (1 - trust) / 3).mean()) / trust
-        return sure + 0.5 * objective.ridge * at @ at
+        doubt = 1 if trust is None else 1 - trust
+        return sure + 0.5 * doubt * objective.ridge * at @ at
 
     for trust in (None, 0.7):
         found = objective.warm_gradient(y, trust, rows, checked)
         steps = 1e-6 * np.eye(y.size)
         wanted = [(value(y + step, trust) - value(y - step, trust)) / 2e-6 for step in steps]
         np.testing.assert_allclose(found, wanted, atol=1e-7)
+
+
+def test_warm_steps_grow_with_the_classes_as_far_as_labels_are_right():
+    objective, _ = labelled(0.3, rows=40)
+    steps = [objective.largest_warm_step(trust) / objective.largest_step for trust in (None, 0.0, 0.5, 1.0)]
+    assert steps == pytest.approx([1, 1, (1 + np.sqrt(3 / 2)) / 2, np.sqrt(3 / 2)])
+    network = replace(objective, hidden=(4,))
+    assert network.largest_warm_step(1.0) == network.largest_step < objective.largest_step
 
 
 def test_weights_begin_to_move_after_the_warm_rounds_from_where_the_model_puts_them():
