@@ -5,6 +5,7 @@ Two trios hold the same rows. `open_…` have policies that take the floors away
 """
 
 import json
+import shutil
 import subprocess
 import sys
 
@@ -66,9 +67,15 @@ def write_tables(directory, party: int, more: int = 0) -> dict[str, dict[str, st
     rows, labels = records_of(party)
     own = {"id": ids, **{f"f{j}": column for j, column in enumerate(rows.T)}, "label": labels}
     pa.parquet.write_table(pa.table(own), directory / f"records{party}.parquet")
-    records = {"path": directory / f"records{party}.parquet", "label": "label"}
-    same = dict.fromkeys(("records", "noised", "spring", "autumn", "checked"), records)
-    return {"train": {"path": path}, "bounded": {"path": path}, **same}
+    tables = {"train": {"path": path}, "again": {"path": path}, "bounded": {"path": copied(path, "bounded")}}
+    for name in ("records", "noised", "spring", "autumn", "checked"):
+        tables[name] = {"path": copied(directory / f"records{party}.parquet", name), "label": "label"}
+    return tables
+
+
+def copied(path, name: str):
+    """A file of its own with the same rows: for the register they are other data."""
+    return shutil.copy(path, path.with_name(f"{name}-{path.name}"))
 
 
 @pytest.fixture(scope="module")
@@ -81,7 +88,7 @@ def federation(tmp_path_factory):
     table = pa.table({"id": [f"r{i:03d}" for i in range(ROWS)], "label": labels})
     pa.parquet.write_table(table, directory / "labels.parquet")
     (directory / "recording").mkdir()
-    views = {"train": {"narrow": NARROW, "wide": WIDE}}
+    views = {table: {"narrow": NARROW, "wide": WIDE} for table in ("train", "again")}
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("RECORDING", str(directory / "recording"))
         local = ForkedFederation(
@@ -194,6 +201,8 @@ def test_an_owner_lets_no_two_runs_differ_by_a_column(client, seen):
         client.start(linear(choosing(KEPT, view="wide"), **few))
     with pytest.raises(RequestRefused, match="other columns of the same rows"):  # another seed helps nothing
         client.start(linear(choosing(KEPT, view="wide"), seed=8, **few))
+    with pytest.raises(RequestRefused, match="other columns of the same rows"):  # nor another name of everybody's file
+        client.start(linear(choosing(KEPT, view="wide"), seed=8, table="again", labels="train", **few))
     with pytest.raises(RequestRefused, match=r"north.*other partners over the same rows"):  # another table of west's
         client.start(linear(choosing(KEPT, table="bounded"), **few))
     assert client.start(linear(choosing(KEPT, view="narrow"), seed=9, **few)).result() is not None

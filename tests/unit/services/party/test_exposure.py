@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from parley.services.party.config import Policy
-from parley.services.party.exposure import Asked, ExposureRefused, difference, open_register
+from parley.services.party.exposure import Asked, ExposureRefused, difference, first_names, open_register
 from parley.services.party.exposure_tables import ANY_SEED, Exposure, row_hashes
 
 FIRST = Exposure(
@@ -297,3 +297,45 @@ def test_the_register_outlives_the_process(tmp_path):
     with pytest.raises(ExposureRefused):
         again.begin(asked(run_id="two", columns=("a",)), policy())
     again.close()
+
+
+@pytest.fixture
+def two_names(tmp_path):
+    """A register that knows that two tables read one file."""
+    paths = {
+        "train": str(tmp_path / "rows.csv"),
+        "again": str(tmp_path / "." / "rows.csv"),
+        "other": "s3://bucket/rows",
+    }
+    found = open_register(f"sqlite:///{tmp_path / 'names.db'}", first_names(paths))
+    yield found
+    found.close()
+
+
+def test_a_file_is_the_same_table_under_each_of_its_names(two_names):
+    two_names.begin(asked(), policy())
+    for changes in ({"columns": ("a",)}, {"partners": ("bank", "shop")}):
+        with pytest.raises(ExposureRefused, match="could be subtracted"):
+            two_names.review(asked(run_id="two", table="again", **changes), policy())
+        two_names.review(asked(run_id="two", table="other", **changes), policy())
+    with pytest.raises(ExposureRefused, match="`runs_per_view` is reached"):
+        two_names.review(asked(run_id="two", table="again"), policy(runs_per_view=1))
+    with pytest.raises(ExposureRefused, match="without noise"):
+        two_names.review(asked(run_id="two", table="again", exact=False), policy())
+    assert [each.table for each in two_names.entries()] == ["train"]
+
+
+def test_sums_are_counted_over_all_names_of_a_file(two_names):
+    two_names.begin(asked(), policy())
+    two_names.begin(asked(run_id="two", table="again"), policy())
+    few = policy(sums_per_row=10)
+    assert two_names.reserve("one", 8, few) == 8
+    assert two_names.reserve("two", 8, few) == 2
+
+
+def test_noise_is_not_drawn_anew_under_another_name(two_names):
+    two_names.begin(asked(exact=False), policy())
+    with pytest.raises(ExposureRefused, match="under another name of the same file, table train"):
+        two_names.begin(asked(run_id="two", table="again", exact=False), policy())
+    two_names.begin(asked(run_id="two", exact=False), policy())
+    two_names.begin(asked(run_id="three", table="again", exact=False), policy(mixing="allow"))
