@@ -176,6 +176,27 @@ class LdpPlan:
             )
 
 
+def unmet_rates(step_sizes: Schedules, noise_scales: Schedules) -> list[str]:
+    """The conditions of Theorem 4.1 (iii), the case of a nonconvex upper problem, that a run's rates do not meet.
+
+    Without them the paper promises no convergence; privacy does not depend on them.
+    """
+    vx, vy, vz = (float(rate) for rate in step_sizes.rates)
+    sx, sy, sz = (float(rate) for rate in noise_scales.rates)
+    conditions = {
+        "0 < v_z < v_y < v_x < 1": 0 < vz < vy < vx < 1,
+        "ς_x > 1/2": sx > 0.5,
+        "2ς_x > v_z + v_y": 2 * sx > vz + vy,
+        "2ς_x > 2v_z + 1 − v_x": 2 * sx > 2 * vz + 1 - vx,
+        "2ς_y > v_z + v_y": 2 * sy > vz + vy,
+        "2ς_y > 2v_z + 1 − v_x": 2 * sy > 2 * vz + 1 - vx,
+        "2ς_y > v_y + 1 − v_x": 2 * sy > vy + 1 - vx,
+        "2ς_z > v_z + 1 − v_x": 2 * sz > vz + 1 - vx,
+        "2ς_z > v_y": 2 * sz > vy,
+    }
+    return [condition for condition, holds in conditions.items() if not holds]
+
+
 @dataclass(frozen=True)
 class Guarantee:
     """What one agent spends over a run."""

@@ -24,7 +24,16 @@ from parley.party.ldp_dsbo.meta_learning import MetaBounds, MetaRecords
 from parley.party.ldp_dsbo.objectives import Bounds, Records
 from parley.party.peers import PeerFlooded, Peers, in_time
 from parley.party.roles import Begun, CheckpointMissing, Coverage, Offer, Opened, PartyAlgorithm, Plan, scalar
-from parley.privacy.ldp_accounting import AccountingError, Decay, LdpPlan, Oracle, Schedules, guarantee, laplace_scales
+from parley.privacy.ldp_accounting import (
+    AccountingError,
+    Decay,
+    LdpPlan,
+    Oracle,
+    Schedules,
+    guarantee,
+    laplace_scales,
+    unmet_rates,
+)
 from parley.privacy.ldp_states import NoisedState
 from parley.privacy.release import Addend, Release, StateGate
 from parley.protocols.decentralised.codec import encode_contribution
@@ -295,7 +304,17 @@ def accept(opened: Opened) -> Offer:
     gate_of(opened, known)
     train, rows = opened.spec.settings(LdpDsboSpec), len(opened.table)
     covered = Coverage(rows=rows, batch=min(train.batch, rows), sums=train.iterations, exact=train.noise is None)
-    return Offer(warnings=(f"this run costs {spends(known)}",), coverage=covered)
+    return Offer(warnings=(f"this run costs {spends(known)}", *_doubts(known)), coverage=covered)
+
+
+def _doubts(known: Arrangement) -> list[str]:
+    """What the paper's theorem on convergence asks for and the spec's rates do not have."""
+    if known.plan is None:
+        return []
+    unmet = unmet_rates(known.plan.step_sizes, known.plan.noise_scales)
+    if not unmet:
+        return []
+    return [f"convergence is not assured: train.step_sizes and train.noise do not have {', '.join(unmet)}"]
 
 
 def _labels(opened: Opened, train: LdpDsboSpec) -> NDArray[np.float64]:

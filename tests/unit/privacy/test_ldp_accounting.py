@@ -13,6 +13,7 @@ from parley.privacy.ldp_accounting import (
     laplace_scales,
     losses,
     sensitivities,
+    unmet_rates,
 )
 
 UNIT = Constants(1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0)
@@ -103,3 +104,22 @@ def test_impossible_numbers_are_refused():
         papers_plan(1, unit_weight=0.0)
     with pytest.raises(InvalidConstants, match="3 steps of 5"):
         losses(papers_plan(1, oracle=Oracle.MINIBATCH), 5, np.ones(3, dtype=bool))
+
+
+def test_the_papers_rates_for_a_nonconvex_problem_meet_its_theorem():
+    steps = Schedules(Decay(1.0, 0.615), Decay(1.0, 0.60375), Decay(1.0, 0.4))
+    noise = Schedules(Decay(1.0, 0.61125), Decay(1.0, 0.6), Decay(1.0, 0.398125))
+    assert unmet_rates(steps, noise) == []
+
+
+@pytest.mark.parametrize(
+    ("x", "y", "z", "unmet"),
+    [
+        (0.45, 0.6, 0.398, ["ς_x > 1/2", "2ς_x > v_z + v_y", "2ς_x > 2v_z + 1 − v_x"]),
+        (0.611, 0.45, 0.398, ["2ς_y > v_z + v_y", "2ς_y > 2v_z + 1 − v_x", "2ς_y > v_y + 1 − v_x"]),
+        (0.611, 0.6, 0.3, ["2ς_z > v_z + 1 − v_x", "2ς_z > v_y"]),
+    ],
+)
+def test_noise_that_decays_too_slowly_to_converge_is_named(x, y, z, unmet):
+    steps = Schedules(Decay(1.0, 0.615), Decay(1.0, 0.60375), Decay(1.0, 0.4))
+    assert unmet_rates(steps, Schedules(Decay(1.0, x), Decay(1.0, y), Decay(1.0, z))) == unmet
