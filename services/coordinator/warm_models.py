@@ -1,12 +1,14 @@
 """A deployed model: one session with every party that stays open, and questions that are summed together.
 
-While a sum is under way, questions gather; the next sum takes all of them. A session that breaks is opened again, and
+While a sum is under way, questions gather; the next sum takes all of them, and, where several came together the last
+time, those that are still coming in. A session that breaks is opened again, and
 what was under way is asked again there: the same rows of the same model have the same sum.
 """
 
 import asyncio
 import contextlib
 import logging
+import time
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -34,6 +36,10 @@ MOST_ROWS = 1024
 FIRST_WAIT_SECONDS, LONGEST_WAIT_SECONDS = 0.2, 5.0
 REFUSED_WAIT_SECONDS = 15.0
 """How long until parties are asked again once one has refused."""
+GAP_SHARE, SHORTEST_GAP_SECONDS, LONGEST_GAP_SECONDS = 0.25, 0.5e-3, 5e-3
+"""A sum that several callers may share begins once no question has come for this share of what a sum takes."""
+SUM_WEIGHT = 0.2
+"""Of the newest sum in the average of what a sum takes."""
 logger = logging.getLogger(__name__)
 Scores = NDArray[np.floating]
 
@@ -88,6 +94,10 @@ class WarmModel:
     _wake: asyncio.Event = field(default_factory=asyncio.Event)
     _task: asyncio.Task[None] | None = None
     _retired: bool = False
+    _last: int = 0
+    """Questions of the last sum."""
+    _sum_seconds: float = 0.0
+    """What a sum takes, averaged."""
 
     @property
     def is_open(self) -> bool:
@@ -195,6 +205,7 @@ class WarmModel:
         while not self._queue and not self._retired:
             self._wake.clear()
             await self._wake.wait()
+        await self._let_others_in()
         batch: list[Question] = []
         rows = size = 0
         while self._queue:
@@ -206,13 +217,28 @@ class WarmModel:
             self._queue.popleft()
             if not question.answer.done():  # its caller has gone
                 batch.append(question)
+        self._last = len(batch)
         return batch
+
+    async def _let_others_in(self) -> None:
+        """Wait while further questions come in, no longer than a sum takes; one caller alone never waits.
+
+        A sum costs every party a message however many rows it has, so callers who ask at the same time share one.
+        """
+        if max(self._last, len(self._queue)) < 2 or self._retired:
+            return
+        gap = min(max(GAP_SHARE * self._sum_seconds, SHORTEST_GAP_SECONDS), LONGEST_GAP_SECONDS)
+        until, waiting = time.perf_counter() + self._sum_seconds, 0
+        while waiting < len(self._queue) < MOST_ROWS and time.perf_counter() < until and not self._retired:
+            waiting = len(self._queue)
+            await asyncio.sleep(gap)
 
     async def _answer(self, batch: list[Question]) -> None:
         session = self._session
         assert session is not None  # noqa: S101 (`_serve` has opened it)
         served, features = _asked(batch)
         release = OutcomeGate(lambda _: False).release(self.predictor.ask(0, len(served.ids)))  # holds no label
+        started = time.perf_counter()
         try:
             outcome = await session.serve(release, served, features)
         except (PartyLost, PartyRefused, SumDoesNotOpen) as failure:
@@ -227,6 +253,7 @@ class WarmModel:
             await self._close()
             return
         self.sums += 1
+        self._sum_seconds += SUM_WEIGHT * (time.perf_counter() - started - self._sum_seconds)
         if isinstance(outcome, Mapping):
             self._decline(batch, outcome)
             return

@@ -115,8 +115,9 @@ class AuditTrail:
                 "outcome": outcome,
                 "previous": self._previous,
             }
-            fields["digest"] = _sealed(fields)
-            line = json.dumps(fields).encode() + b"\n"
+            encoded = _IN_ORDER.encode(fields)
+            fields["digest"] = hashlib.sha256(encoded.encode()).hexdigest()
+            line = f'{encoded[:-1]}, "digest": "{fields["digest"]}"}}\n'.encode()
             try:
                 self._append(line)
             except OSError as error:

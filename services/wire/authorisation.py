@@ -1,6 +1,7 @@
 """Who may call what. Identity is the certificate; a method that the table does not name is refused."""
 
 from collections.abc import Mapping
+from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -14,6 +15,10 @@ REFLECTION = {
     "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo": ANY_ROLE,
     "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo": ANY_ROLE,
 }
+
+
+_shown: ContextVar[tuple[object, bytes]] = ContextVar("_shown", default=(None, b""))
+"""The call that is being answered, and its caller's certificate."""
 
 
 class NotAuthorised(PermissionError):
@@ -54,6 +59,18 @@ def caller_of(context: grpc.aio.ServicerContext) -> Caller:
 
 def certificate_of(context: grpc.aio.ServicerContext) -> bytes:
     """The certificate that the caller of a request showed, PEM."""
+    answered, shown = _shown.get()
+    return shown if answered is context else _certificate(context)
+
+
+def keep_certificate(context: grpc.aio.ServicerContext) -> bytes:
+    """The same, kept while the call is answered: gRPC copies the whole of a connection's identity whenever asked."""
+    certificate = _certificate(context)
+    _shown.set((context, certificate))
+    return certificate
+
+
+def _certificate(context: grpc.aio.ServicerContext) -> bytes:
     certificates = context.auth_context().get("x509_pem_cert")
     if not certificates:
         raise NotAuthorised("the caller showed no certificate: connect with mutual TLS")

@@ -17,7 +17,14 @@ from parley.protocols.refusals import Catalogue, Refusal
 from parley.protocols.tensor.codec import MessageInvalid
 from parley.services.wire import metrics
 from parley.services.wire.audit import AuditTrail, is_quiet, origin, subject_of
-from parley.services.wire.authorisation import Caller, NotAuthorised, Policy, caller_of, certificate_of
+from parley.services.wire.authorisation import (
+    Caller,
+    NotAuthorised,
+    Policy,
+    caller_of,
+    certificate_of,
+    keep_certificate,
+)
 from parley.services.wire.certificate_files import CertificateError, CertificateExpired, PeerRefused
 from parley.services.wire.revocation import CertificateRevoked, Standing
 from parley.storage.failures import StorageFailed
@@ -164,9 +171,10 @@ class BoundaryInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]
 
     def _admit(self, method: str, context: grpc.aio.ServicerContext) -> Caller:
         metrics.CALLS.labels(method).inc()
+        certificate = keep_certificate(context)
         caller = caller_of(context)
         if self._standing is not None:
-            self._standing.require(certificate_of(context))
+            self._standing.require(certificate)
         return self._policy.admit(method, caller)
 
     def _watched(self, context: grpc.aio.ServicerContext) -> "asyncio.Task[None] | None":
