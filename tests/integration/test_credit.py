@@ -61,7 +61,7 @@ def federation(pooled, tmp_path_factory):
         rows = [[key, *row[first:last]] for key, row in table.items() if key % 7 != m]
         tables[party] = {"customers": {"path": write(folder / f"{party}.csv", ["id", *names[first:last]], rows)}}
     labels = write(folder / "labels.csv", ["id", "label"], [[key, int(row[-1])] for key, row in table.items()])
-    policies = {party: {"coefficients": shared} for party, shared in SHARES.items()}
+    policies = {party: {"coefficients": shared, "correlations": CROSSED[party]} for party, shared in SHARES.items()}
     coordinated = {"customers": {"path": labels}}
     with ForkedFederation(folder, tables, coordinated, policies=policies, ready_seconds=240) as local:
         yield local
@@ -156,10 +156,12 @@ table: customers
 alignment: common
 parties: [bureau, bank, telco]
 split: {lower: 0.6, upper: 0.1, test: 0.3}
-train: {algorithm: explore, bins: 5, against_label: true}
+train: {algorithm: explore, bins: 5, against_label: true, correlations: true}
 privacy:
   labels: {mechanism: "off"}
 """
+CROSSED = {"bureau": "all", "bank": ["PAY_0", "PAY_2"], "telco": ["BILL_AMT1"]}
+"""What each lets be correlated with others' columns."""
 
 
 @pytest.fixture(scope="module")
@@ -210,6 +212,31 @@ def test_others_see_figures_of_columns_as_far_as_policies_go(federation, explore
     assert limit["mean"] == float(f"{features[:, 0].mean():.3g}")
     assert limit["rows"] == float(f"{len(features):.3g}")
     assert {"missing share", "quantile 0.5", "psi", "iv"} <= limit.keys()
+
+
+def test_correlations_of_columns_that_owners_name_are_the_pooled_tables(federation, explored, divided, pooled):
+    (features, _), _ = divided
+    names = pooled[0][1:-1]
+    rows = invoke(explored.run_id, "--config", federation.directory / "telco.yaml", "--correlations")
+    assert {(row["column"], row["with party"]) for row in rows} == {("BILL_AMT1", "bureau"), ("BILL_AMT1", "bank")}
+    wanted = dict(zip(names, np.corrcoef(features.T)[names.index("BILL_AMT1")], strict=True))
+    first, last = HELD["bureau"]
+    for row in rows:
+        column = (pooled[0][first:last] if row["with party"] == "bureau" else CROSSED["bank"])[row["number"] - 1]
+        assert row["correlation"] == pytest.approx(wanted[column], abs=1e-6)
+
+
+def test_others_see_correlations_by_name_where_both_owners_share_names(federation, explored, divided, pooled):
+    (features, _), _ = divided
+    dialled = ["--address", federation.addresses["coordinator"]]
+    identity = federation.directory / "certificates" / "client"
+    rows = invoke(explored.run_id, *dialled, "--identity", identity, "--correlations")
+    found = {(row["column"], row["with"]): row["correlation"] for row in rows}
+    names = pooled[0][1:-1]
+    wanted = np.corrcoef(features.T)[names.index("LIMIT_BAL"), names.index("PAY_0")]
+    assert found["LIMIT_BAL", "bank PAY_0"] == pytest.approx(wanted, rel=6e-3)
+    assert ("LIMIT_BAL", "telco column 1") in found  # telco lets it be correlated, and does not tell its name
+    assert not {"PAY_3", "BILL_AMT2"} & {name for pair in found for name in pair}
 
 
 def test_noisy_labels_of_an_exploration_are_one_release_in_the_ledger(client):

@@ -14,6 +14,8 @@ from parley.display import print_json, show
 if TYPE_CHECKING:
     from parley.client import TunedCoefficients
 
+WITH = "correlation with"
+PLACE = "correlation place"
 Found = Mapping[tuple[str, str], Mapping[str, float]]
 """Figures of a party's column, by their names."""
 
@@ -28,6 +30,12 @@ def explore(
         typer.Option(help="A party's configuration: read all of its own figures where they lie.", metavar="PARTY.YAML"),
     ] = None,
     bins: Annotated[bool, typer.Option("--bins", help="Show the bins of each column.")] = False,
+    correlations: Annotated[
+        bool, typer.Option("--correlations", help="Show correlations with other parties' columns, the strongest first.")
+    ] = False,
+    plot: Annotated[
+        Path | None, typer.Option(help="Draw histograms, and weights of evidence, into this file (.png, .svg, .pdf).")
+    ] = None,
     json: Json = False,
 ) -> None:
     """Show what a run of `algorithm: explore` has found: figures of each column, by party.
@@ -50,11 +58,13 @@ def explore(
             found, kept = told(federation.run(run).coefficients())
     if not found and not kept:
         raise Refused(f"{run} has explored nothing, or has not finished: start a run with `algorithm: explore`")
-    rows = bin_rows(found) if bins else summary_rows(found)
+    if plot is not None:
+        draw(found, plot)
+    rows = correlation_rows(found) if correlations else bin_rows(found) if bins else summary_rows(found)
     if json:
         print_json(rows)
         return
-    show(rows, as_json=False, title="Bins" if bins else "Columns")
+    show(rows, as_json=False, title="Correlations" if correlations else "Bins" if bins else "Columns")
     for sentence in kept:
         typer.echo(sentence)
 
@@ -67,7 +77,11 @@ def told(answers: "Mapping[str, TunedCoefficients]") -> tuple[dict[tuple[str, st
 
 def summary_rows(found: Found) -> list[dict[str, Any]]:
     """One row for each column."""
-    names = list(dict.fromkeys(name for known in found.values() for name in known if not name.startswith("bin ")))
+    names = list(
+        dict.fromkeys(
+            name for known in found.values() for name in known if not name.startswith(("bin ", "correlation "))
+        )
+    )
     return [
         {"party": party, "column": column} | {name: known.get(name) for name in names}
         for (party, column), known in found.items()
@@ -83,3 +97,61 @@ def bin_rows(found: Found) -> list[dict[str, Any]]:
             values = {name: known.get(f"bin {number} {name}") for name in ("up to", "share", "woe")}
             rows.append({"party": party, "column": column, "bin": number} | values)
     return rows
+
+
+def correlation_rows(found: Found) -> list[dict[str, Any]]:
+    """One row for each two columns, the strongest first; a column whose party keeps its name goes by its number."""
+    names = {(party, int(known[PLACE])): column for (party, column), known in found.items() if PLACE in known}
+    rows: dict[frozenset[tuple[str, int]], dict[str, Any]] = {}
+    for (party, column), known in found.items():
+        for figure, value in known.items():
+            if not figure.startswith(WITH):
+                continue
+            other, _, number = figure.removeprefix(WITH).strip().rpartition(" ")
+            there = other, int(number)
+            name = names.get(there, f"column {number}")
+            rows.setdefault(
+                frozenset([(party, int(known[PLACE])), there]),
+                {"party": party, "column": column, "with": f"{other} {name}", "with party": other}
+                | {"number": int(number), "correlation": value},
+            )
+    return sorted(rows.values(), key=lambda row: -abs(row["correlation"]))
+
+
+def draw(found: Found, path: Path) -> None:
+    """A panel for each column: shares of its bins as bars, weights of evidence as a line with an axis of its own."""
+    from matplotlib.figure import Figure
+
+    shown = {key: bin_rows({key: known}) for key, known in found.items()}
+    shown = {key: rows for key, rows in shown.items() if rows}
+    if not shown:
+        raise Refused("there are no bins to draw: no party shares figures of its columns (`coefficients: columns`)")
+    wide = min(4, len(shown))
+    tall = -(-len(shown) // wide)
+    figure = Figure(figsize=(3.6 * wide, 2.6 * tall), layout="constrained")
+    panels = figure.subplots(tall, wide, squeeze=False).ravel()
+    for panel in panels[len(shown) :]:
+        panel.set_axis_off()
+    for panel, ((party, column), rows) in zip(panels, shown.items(), strict=False):
+        places = range(len(rows))
+        panel.bar(places, [row["share"] for row in rows], color="#b9c6d6", width=0.95)
+        panel.set_xticks(list(places), _bin_names(rows), fontsize=6, rotation=45, ha="right")
+        panel.tick_params(axis="y", labelsize=6)
+        panel.set_ylim(bottom=0)
+        value = found[party, column].get("iv")
+        panel.set_title(f"{party}: {column}" + ("" if value is None else f", IV {value:.3g}"), fontsize=8)
+        if all(row["woe"] is not None for row in rows):
+            beside = panel.twinx()
+            beside.plot(places, [row["woe"] for row in rows], color="#a33", marker="o", markersize=3, linewidth=1)
+            beside.axhline(0, color="#a33", linewidth=0.5, linestyle=":")
+            beside.tick_params(axis="y", labelsize=6, colors="#a33")
+    figure.supylabel("share of rows in each bin", fontsize=8)
+    if any(row["woe"] is not None for rows in shown.values() for row in rows):
+        figure.suptitle("bars: share of rows in each bin; line: weight of evidence (right axis)", fontsize=8)
+    figure.savefig(path, dpi=120)
+
+
+def _bin_names(rows: list[dict[str, Any]]) -> list[str]:
+    """Upper ends of the bins; the last has none."""
+    names = ["all" if row["up to"] is None else f"≤ {row['up to']:.3g}" for row in rows]
+    return [*names[:-1], f"> {rows[-2]['up to']:.3g}"] if len(rows) > 1 else names
