@@ -95,6 +95,7 @@ def load_task(name: str, data: Path | None, *, seed: int = 0, most_rows: int | N
 
 def _credit(data: Path, seed: int) -> Task:
     table = load_credit(data)
+    classes = np.asarray(table.labels)
     columns: list[Vector] = []
     for place, column in enumerate(table.columns):
         values = np.asarray(table.features[:, place], dtype=np.float64)
@@ -102,7 +103,7 @@ def _credit(data: Path, seed: int) -> Task:
             columns += [np.asarray(values == value, dtype=np.float64) for value in np.unique(values)]
         else:
             columns.append(np.clip((values - values.mean()) / values.std(), -5.0, 5.0))
-    features, labels = np.column_stack(columns), _signs(table.labels == table.labels.max())
+    features, labels = np.column_stack(columns), _signs(classes == classes.max())
     return _cut("D1", features, labels, stream(seed, "asysqn/credit"), CREDIT_TRAIN)
 
 
@@ -119,7 +120,7 @@ def _a9a(data: Path, seed: int) -> Task:  # noqa: ARG001 (it has test rows of it
 
 def _mnist(data: Path, seed: int) -> Task:  # noqa: ARG001 (it has test rows of its own)
     table = load_dataset(_there(data / "mnist"))
-    features, labels = csr_matrix(table.features.astype(np.float64)), _signs(table.labels >= 5)
+    features, labels = csr_matrix(table.features.astype(np.float64)), _signs(np.asarray(table.labels) >= 5)
     return Task("D8", features[:60_000], labels[:60_000], features[60_000:], labels[60_000:])
 
 

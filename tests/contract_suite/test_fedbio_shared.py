@@ -37,7 +37,8 @@ checkpoint_every: 4
 
 def pooled(_):
     parts = [(*rows_of(member, ROWS, 0), *rows_of(member, CHECKED, 1)) for member in range(len(PARTIES))]
-    everyone = PooledTuning(*(np.concatenate(part) for part in zip(*parts, strict=True)), CLASSES, 0.05)
+    features, labels, checked, checked_labels = (np.concatenate(part) for part in zip(*parts, strict=True))
+    everyone = PooledTuning(features, labels, checked, checked_labels, CLASSES, 0.05)
     start = np.full(SIZE, np.log(INITIAL / (1 - INITIAL)))
     x, y, _ = everyone.steps_from(start, ROUNDS, 2, 0.2, 0.2)
     weights, bias = y[: SIZE * CLASSES].reshape(SIZE, CLASSES), y[SIZE * CLASSES :]

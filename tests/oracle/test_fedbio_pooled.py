@@ -73,7 +73,8 @@ def tuned(clients: list[DataCleaning], kind: str = "columns") -> list[Given]:
 def test_shared_coefficients_move_as_on_the_pooled_rows(accelerated):
     clients = digit_clients()
     rows = [(c.features, c.labels, c.validation_features, c.validation_labels) for c in clients]
-    pooled = PooledTuning(*(np.concatenate(part) for part in zip(*rows, strict=True)), CLASSES, ridge=0.05)
+    features, labels, checked, checked_labels = (np.concatenate(part) for part in zip(*rows, strict=True))
+    pooled = PooledTuning(features, labels, checked, checked_labels, CLASSES, ridge=0.05)
     # With all rows in every batch and c·α² = 1, momenta are plain directions: FedBiOAcc takes FedBiO's steps.
     settings = replace(SETTINGS, eta=5.0, upper="shared", bounded=True, accelerated=accelerated)
     tasks = tuned(clients)
