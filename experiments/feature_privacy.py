@@ -129,7 +129,7 @@ def subjects(quick: bool, data: Path | None) -> list[Subject]:
         raise FileNotFoundError(f"{folder} has no {names[0]}: give the folder that has it as --data")
     credit = load_dataset(files[0], label_column="default.payment.next.month", id_column="ID")
     if quick:
-        credit = credit.take(np.arange(QUICK_ROWS))
+        credit = credit.take(np.arange(min(QUICK_ROWS, len(credit.ids))))
     return [Subject("credit", credit, CREDIT_FIGURES, 1.0, "logistic", 20, 5.0), *found]
 
 

@@ -151,10 +151,10 @@ class LocalSpec(Section):
     """Most exchanges of a run; one where local work pays is done much sooner."""
     rows: int = Field(default=8192, ge=1)
     """Most rows of an exchange; a larger lower set is divided evenly among exchanges."""
-    epochs: int = Field(default=10, ge=1, le=1000)
-    """Most passes of a party over the rows of an exchange before the next one."""
-    total_epochs: int = Field(default=100, ge=1, le=100_000)
-    """Passes over the rows of exchanges after which a run ends."""
+    epochs: int = Field(default=5, ge=1, le=1000)
+    """Most passes of a party over the rows of an exchange before the next one; 10 in a run by `local` if left out."""
+    total_epochs: int = Field(default=50, ge=1, le=100_000)
+    """Passes over the rows of exchanges after which a run ends; 100 in a run by `local` if left out."""
     least_steps: int = Field(default=4, ge=1, le=10_000)
     """Fewest local steps between two exchanges, K."""
     minibatch: int = Field(default=256, ge=1)
@@ -180,6 +180,8 @@ IMPLICIT = {
     "implicit": {"rounds": 4, "newton_rounds": 4},
 }
 """What `hypergradient: implicit` takes for networks (docs/papers/bambi.md says what it was tried on)."""
+LOCAL = {"local": {"epochs": 10, "total_epochs": 100}}
+"""What `hypergradient: local` takes; fields keep their first defaults, and specs of other modes their digests."""
 JOINT = {
     "upper": {"steps": 1000, "batch": 512, "optimiser": _ADAM},
     "lower": {"solver": "sgd", "optimiser": {**_ADAM, "step": 1e-2}},
@@ -245,13 +247,15 @@ class BambiSpec(AlgorithmSettings):
     @model_validator(mode="before")
     @classmethod
     def _filled(cls, given: Any) -> Any:
-        """Where a spec says nothing, settings that work without tuning for networks by `implicit` or `joint`."""
+        """Where a spec says nothing, settings that work without tuning by `implicit`, `local` or `joint`."""
         if not isinstance(given, dict):
             return given
         problem, lower = given.get("problem", "hyper_representation"), given.get("lower", {})
         implicit = problem == "hyper_representation" and given.get("hypergradient", "implicit") == "implicit"
         if implicit and isinstance(lower, dict) and lower.get("solver", "newton") == "newton":
             return _with_defaults(given, IMPLICIT)
+        if given.get("hypergradient") == "local":
+            return _with_defaults(given, LOCAL)
         if problem == "own":
             newton = isinstance(lower, dict) and lower.get("solver", "newton") == "newton"
             return _with_defaults(given, OWN if newton else {"model": OWN["model"]})

@@ -110,6 +110,7 @@ DECODERS: dict[str, tuple[Any, Any]] = {
     ),
     "glm instruction": (glm_pb2.Instruction, lambda m, b, _: glm_codec.decode_instruction(m, b)),
     "explore instruction": (explore_pb2.Instruction, lambda m, b, _: explore_codec.decode_instruction(m, b)),
+    "masked columns": (explore_pb2.MaskedColumns, lambda m, b, _: explore_codec.decode_masked_columns(m, b)),
     "page token": (run_service_pb2.GetLedgerRequest, lambda m, _b, _: decode_page_token(m.page_token)),
     "metrics": (run_pb2.Metric, lambda m, _b, _: event_codec.decode_metrics([m])),
     "receipt": (aggregation_pb2.Receipt, lambda m, _b, _: receipt_codec.decode_receipt(m)),

@@ -99,7 +99,7 @@ def test_steps_of_half_the_size_move_half_as_far():
         {"labels": np.full(ROWS, CLASSES, np.uint8)},
         {"labels": np.zeros((ROWS, CLASSES + 1), np.float32)},
         {"steps": 0},
-        {"steps": 21},
+        {"steps": 41},
         {"weights": (0.5,)},
     ],
 )
