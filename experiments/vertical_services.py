@@ -80,13 +80,23 @@ def left_out(cases: str, data: Path | None, name: str) -> None:
 
 
 def plot_accuracy(rows: list[Row], path: Path, beside: str) -> None:
-    """Accuracy of each case, and what it cost in `beside`."""
+    """Accuracy of each case with its deviation over seeds, and what it cost in `beside`, on a scale of powers of ten."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(10, 5), layout="constrained")
     left, right = figure.subplots(1, 2, sharey=True)
-    for axes, metric, label in ((left, "accuracy", "accuracy on held-out rows"), (right, beside, beside)):
+    for axes, metric, digits in ((left, "accuracy", ".3f"), (right, beside, ".4g")):
         shown = [row for row in rows if row["metric"] == metric]
-        axes.barh([row["case"] for row in shown], [row["ours"] for row in shown])
-        axes.set_xlabel(label)
+        bars = axes.barh(
+            [row["case"] for row in shown],
+            [row["ours"] for row in shown],
+            xerr=[row.get("sd") or 0 for row in shown] if metric == "accuracy" else None,
+            color="#7f9cbf",
+        )
+        axes.bar_label(bars, [f"{row['ours']:{digits}}" for row in shown], padding=3, fontsize=8)
+        axes.margins(x=0.2)
+    left.set_xlabel("accuracy on held-out rows")
+    left.invert_yaxis()
+    right.set_xlabel(beside)
+    right.set_xscale("log")
     figure.savefig(path)
