@@ -3,8 +3,9 @@
 Three parties hold thirds of scikit-learn's digits; four fifths of the rows train. Real processes, mutual TLS, pairwise
 masks; between the coordinator and the parties a proxy makes round trips of 1, 20 and 100 ms, and all parties share a
 line of 10, 100 or 1000 Mbit/s. A run is evaluated once, at its end, and must find 96 % of the other rows. The bound is
-rounds × round trip + bytes / speed, with the rounds and the bytes that the run has counted. Nothing is computed in it,
-so the same run through a proxy that delays nothing stands beside. Label privacy is off, so that all modes see the same
+rounds × round trip + bytes / speed, with the rounds and the bytes that the run has counted in both directions. Where
+both are busy at once, a run that is mostly bytes may take a little less. Nothing is computed in it, so the same run
+through a proxy that delays nothing stands beside. Label privacy is off, so that all modes see the same
 labels.
 
 `implicit, as it was` is the demonstration of release 0.1: all rows in each of some 340 rounds, in 64 bits up and 32

@@ -23,7 +23,7 @@ from parley.client import Federation
 from parley.splitting import split_dataset
 
 NAMES = ("bank", "shop", "telco")
-BATCH, STEPS, REPEATS = 256, 300, 5
+BATCH, STEPS, WARM_UP_STEPS, REPEATS = 256, 200, 20, 3
 WAYS: dict[str, dict[str, Any]] = {
     "direct": {},
     "relayed": {"outbound": NAMES, "relay_options": {}},
@@ -48,7 +48,7 @@ def run(repeats: int = REPEATS, steps: int = STEPS) -> list[dict[str, Any]]:
         clients = {way: stack.enter_context(_federation(Path(scratch), way)) for way in WAYS}
         seconds: dict[str, dict[str, list[float]]] = {name: {way: [] for way in WAYS} for name in specs()}
         for repeat in range(repeats + 1):
-            for name, spec in specs(steps).items():
+            for name, spec in specs(steps if repeat else WARM_UP_STEPS).items():
                 for way, client in clients.items():
                     metrics = client.start(spec).result()
                     if repeat:  # the first round warms everything up
