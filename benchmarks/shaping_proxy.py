@@ -29,7 +29,7 @@ class Link:
         return 8 * count / (1e6 * self.speed)
 
     def bound(self, rounds: float, sent_bytes: float) -> float:
-        """Seconds that so many rounds take at least: nothing is computed, and the line is always full."""
+        """Seconds of so many rounds if nothing is computed and one direction is busy at a time."""
         return rounds * self.rtt / 1e3 + self.seconds(int(sent_bytes))
 
 

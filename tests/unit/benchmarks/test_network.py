@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from parley.benchmarks.network import BEFORE, BOUND, MODES, USUAL, Reached, rows_of, spec_of
+from parley.benchmarks.network import BEFORE, BOUND, MODES, NO_LINK, USUAL, Reached, rows_of, spec_of
 from parley.benchmarks.shaping_proxy import Link, ShapingProxy
 from parley.spec.parsing import check_spec
 
@@ -61,8 +61,20 @@ def test_seconds_stand_against_the_bound_and_against_what_was_before():
     slow = [Reached(12.0, 13.0, 300, 62_500_000)]
     rows = rows_of({("local", USUAL): fast, (BEFORE, USUAL): slow})
     ratios = {(row["case"], row["baseline"]): row["ratio"] for row in rows if row["baseline"]}
-    assert ratios[f"local, {USUAL}", BOUND] == pytest.approx(2.0)
-    assert ratios[f"local, {USUAL}", BEFORE] == pytest.approx(0.05)
+    assert ratios["20 ms, 100 Mbit/s, local", BOUND] == pytest.approx(2.0)
+    assert ratios["20 ms, 100 Mbit/s, local", BEFORE] == pytest.approx(0.05)
+
+
+def test_one_row_for_each_case_is_the_time_to_target_and_stands_against_the_bound():
+    measured = [Reached(0.6, 0.9, 10, 1_250_000)]
+    found = {(name, link): measured for name in ("local", BEFORE) for link in (NO_LINK, USUAL)}
+    rows = [row for row in rows_of(found) if row["metric"] == "time to target"]
+    assert [(row["case"], row["baseline"]) for row in rows] == [
+        ("no link, local", None),
+        ("20 ms, 100 Mbit/s, local", BOUND),
+        ("no link, implicit, as it was", None),
+        ("20 ms, 100 Mbit/s, implicit, as it was", BOUND),
+    ]
 
 
 @pytest.mark.parametrize("name", MODES)
