@@ -85,11 +85,14 @@ class TestLdpDsbo(BuiltInContract):
 
 
 CLASSES = 3
-SOFTMAX = (
-    SPEC.replace('classes: ["0", "1"]', 'classes: ["0", "1", "2"]')
-    .replace("ldp", "ldp-softmax")
-    .replace("ldp-softmax_dsbo", "ldp_dsbo")
-)
+SOFTMAX = SPEC
+for old, new in (
+    ("name: ldp", "name: ldp-softmax"),
+    ("table: ldp", "table: ldp-softmax"),
+    ('"0", "1"', '"0", "1", "2"'),
+    ("sigma: 1.0", "sigma: 4.0"),
+):
+    SOFTMAX = SOFTMAX.replace(old, new)
 
 
 def softmax_records(member):
@@ -128,7 +131,7 @@ def softmax_pooled(run_id):
             found = dict(zip("xyz", softmax_directions(softmax_records(member), t, own.values()), strict=True))
             after.append({})
             for name, (low, high) in boxes.items():
-                scale = 1 / np.sqrt(2) * (t + 1.0) ** -rates[name]
+                scale = 4 / np.sqrt(2) * (t + 1.0) ** -rates[name]
                 others = [
                     add_laplace(other[name], scale, noise, run_id, t, name)
                     for index, other in enumerate(states)
@@ -151,7 +154,8 @@ class TestLdpDsboWithThreeClasses(BuiltInContract):
         pooled=softmax_pooled,
         tolerance=1e-9,
     )
-    # Messages are those of two classes: what a wrong one does is tried there.
+    # Messages and checkpoints are those of two classes: wrong ones and lost processes are tried there.
     test_a_changed_message_is_answered_or_refused_by_name = None
     test_a_malformed_contribution_ends_the_attempt_by_name_and_the_run_resumes = None
     test_malformed_instructions_are_refused_and_the_session_goes_on = None
+    test_killed_and_resumed_it_ends_with_the_same_bits = None
