@@ -18,8 +18,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from parley.numerics.streams import batch, stream
-from parley.party.ldp_dsbo.objectives import Bounds, Directions, Records, directions
-from parley.party.ldp_dsbo.steps import Agent
+from parley.party.ldp_dsbo.objectives import Bounds, Directions
+from parley.party.ldp_dsbo.softmax import SoftmaxBounds
+from parley.party.ldp_dsbo.steps import Agent, TaskRecords, task_directions
 
 Matrix = NDArray[np.float64]
 
@@ -50,17 +51,17 @@ class _Run:
 
     agents: Sequence[Agent]
     weights: Matrix
-    bounds: Bounds
+    bounds: Bounds | SoftmaxBounds
     settings: MaDsbo
     calls: int = 0
 
     def directions(self, x: Matrix, y: Matrix, z: Matrix, step: int) -> list[Directions]:
         self.calls += 1
         return [
-            directions(
+            task_directions(
+                self.bounds,
                 self._records(agent, "lower", step),
                 self._records(agent, "upper", step),
-                self.bounds,
                 x[i],
                 y[i],
                 z[i],
@@ -75,9 +76,13 @@ class _Run:
         apart = self.weights - np.diag(np.diag(self.weights))
         return values + apart @ (values + self._noise(values.shape, t, k)) + own * values
 
-    def _records(self, agent: Agent, kind: str, step: int) -> Records:
-        records, size = getattr(agent, kind), self.settings.batch_size
-        assert isinstance(records, Records)  # noqa: S101 (the baseline is for hyper-parameters)
+    @property
+    def boxes(self) -> Bounds:
+        return self.bounds.enforced if isinstance(self.bounds, SoftmaxBounds) else self.bounds
+
+    def _records(self, agent: Agent, kind: str, step: int) -> TaskRecords:
+        records: TaskRecords = getattr(agent, kind)
+        size = self.settings.batch_size
         if self.settings.history:
             return records.take(slice(0, (step + 1) * size))
         name = f"ma.{kind}.{agent.member}"
@@ -92,24 +97,28 @@ class _Run:
         return np.asarray(draw.laplace(size=shape) * scales[:, None])
 
 
-def run_ma_dsbo(agents: Sequence[Agent], weights: Matrix, bounds: Bounds, size: int, settings: MaDsbo) -> Matrix:
-    """Return the agents' y, one per row."""
+def run_ma_dsbo(
+    agents: Sequence[Agent], weights: Matrix, bounds: Bounds | SoftmaxBounds, size: int, settings: MaDsbo
+) -> Matrix:
+    """Return the agents' y, one per row; `size` is the length of x."""
     run = _Run(agents, weights, bounds, settings)
-    beta, inner = settings.step_size, settings.inner
-    x, y, average = (np.zeros((len(agents), size)) for _ in range(3))
+    beta, inner, boxes = settings.step_size, settings.inner, run.boxes
+    x, average = np.full((len(agents), size), boxes.initial), np.zeros((len(agents), size))
+    y = np.zeros((len(agents), bounds.y_size if isinstance(bounds, SoftmaxBounds) else size))
     for t in range(settings.outer):
         for k in range(inner):
             gradient = np.stack([d.y for d in run.directions(x, y, np.zeros_like(y), t * inner + k)])
-            y = np.clip(run.mix(y, t, k) - beta * gradient, -bounds.y_max, bounds.y_max)
+            y = np.clip(run.mix(y, t, k) - beta * gradient, -boxes.y_max, boxes.y_max)
         z = _inverse_product(run, x, y, t)
-        x = np.clip(run.mix(x, t, 0) - beta * average, bounds.x_low, bounds.x_high)
-        average = (1.0 - beta) * average + beta * (-np.exp(x) * y * z)
+        x = np.clip(run.mix(x, t, 0) - beta * average, boxes.x_low, boxes.x_high)
+        products = (y * z).reshape(len(agents), -1, size).sum(axis=1)  # over the classes, where there are more than two
+        average = (1.0 - beta) * average + beta * (-np.exp(x) * products)
     return y
 
 
 def _inverse_product(run: _Run, x: Matrix, y: Matrix, t: int) -> Matrix:
     """Lines 9–15 of the paper's Algorithm 3: z by gradient tracking."""
-    inner, limit = run.settings.inner, run.bounds.z_max
+    inner, limit = run.settings.inner, run.boxes.z_max
     z = np.zeros_like(y)
     residual = np.stack([d.z for d in run.directions(x, y, z, t * inner)])
     tracker = residual

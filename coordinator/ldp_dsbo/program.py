@@ -60,7 +60,8 @@ def foretell(spec: RunSpec, _: LabelAccess, widths: Widths) -> Forecast:
     """What the rounds carry: ranges of steps; at each step three vectors over every link."""
     train, every = spec.settings(LdpDsboSpec), spec.checkpoint_every
     columns, task = max(widths_of(widths, [entry.name for entry in spec.parties])), train.task
-    sizes = 3 * columns
+    rows = 1 if len(train.classes) == 2 else len(train.classes)  # of the model's matrix
+    sizes = (1 + 2 * rows) * columns
     if isinstance(task, MetaLearningSpec):
         sizes = task.embedding * (columns + 2 * task.tasks)
     full, rest = divmod(train.iterations, every) if every else (0, train.iterations)

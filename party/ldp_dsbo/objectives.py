@@ -52,8 +52,12 @@ class Bounds:
     """|z_s| is projected to at most this."""
     loss_scale: float = 1.0
     """ρ."""
+    initial: float = 0.0
+    """Every λ_s before the first step; the first update brings it into its box."""
 
     def __post_init__(self) -> None:
+        if not math.isfinite(self.initial):
+            raise InvalidBounds(f"initial = {self.initial} must be finite.")
         if not self.x_low < self.x_high < 700.0:
             raise InvalidBounds(f"λ in [{self.x_low}, {self.x_high}]: low < high, and e^high must be finite.")
         for name in ("row_l1", "row_max", "y_max", "z_max", "loss_scale"):
@@ -140,8 +144,7 @@ def recursion(bounds: Bounds, size: int) -> Recursion:
     Tighter than the paper's constants because the problem's structure is used: the regulariser holds no data, and
     the upper update holds none at all. Order x, y, z.
     """
-    if math.isinf(bounds.row_l1) or math.isinf(bounds.row_max):
-        raise InvalidBounds("Rows without a declared row_l1 and row_max have no sensitivity: declare and enforce both.")
+    require_row_bounds(bounds)
     R, kappa, rho = bounds.row_l1, bounds.row_max, bounds.loss_scale
     E, ymax, zmax = math.exp(bounds.x_high), bounds.y_max, bounds.z_max
     hessian = rho * _CURVATURE * kappa * R  # L1 → L1 norm of ρ L'' a aᵀ
@@ -154,6 +157,12 @@ def recursion(bounds: Bounds, size: int) -> Recursion:
         injection=2.0 * np.array([0.0, gradient, gradient + product]),
         largest=np.array([E * size * ymax * zmax, gradient + E * size * ymax, gradient + product + E * size * zmax]),
     )
+
+
+def require_row_bounds(bounds: Bounds) -> None:
+    """Refuse to account for rows that may be anything."""
+    if math.isinf(bounds.row_l1) or math.isinf(bounds.row_max):
+        raise InvalidBounds("Rows without a declared row_l1 and row_max have no sensitivity: declare and enforce both.")
 
 
 def project(bounds: Bounds, x: Vector, y: Vector, z: Vector) -> tuple[Vector, Vector, Vector]:

@@ -19,9 +19,11 @@ from parley.numerics.networks import NetworkError, gossip_weights, links
 from parley.numerics.streams import stream
 from parley.party.ldp_dsbo import meta_learning as ldp_meta
 from parley.party.ldp_dsbo import objectives as ldp_objectives
+from parley.party.ldp_dsbo import softmax as ldp_softmax
 from parley.party.ldp_dsbo import steps as ldp_dsbo
-from parley.party.ldp_dsbo.meta_learning import MetaBounds, MetaRecords
-from parley.party.ldp_dsbo.objectives import Bounds, Records
+from parley.party.ldp_dsbo.meta_learning import MetaBounds
+from parley.party.ldp_dsbo.objectives import Bounds
+from parley.party.ldp_dsbo.softmax import SoftmaxBounds
 from parley.party.peers import PeerFlooded, Peers, in_time
 from parley.party.roles import Begun, CheckpointMissing, Coverage, Offer, Opened, PartyAlgorithm, Plan, scalar
 from parley.privacy.ldp_accounting import (
@@ -60,7 +62,7 @@ class Arrangement:
     """What an agent knows before its first step."""
 
     agent: ldp_dsbo.Agent
-    test: Records | MetaRecords
+    test: ldp_dsbo.TaskRecords
     first: ldp_dsbo.AgentState
     """The state before the first step."""
     settings: ldp_dsbo.LdpDsbo
@@ -231,24 +233,28 @@ def arrange(opened: Opened) -> Arrangement:
 
 
 def _admission(
-    opened: Opened, train: LdpDsboSpec, bounds: Bounds | MetaBounds
-) -> Callable[[NDArray[np.float64], NDArray[np.float64]], Records | MetaRecords]:
+    opened: Opened, train: LdpDsboSpec, bounds: ldp_dsbo.TaskBounds
+) -> Callable[[NDArray[np.float64], NDArray[np.float64]], ldp_dsbo.TaskRecords]:
     """How rows of the table and their labels become records of the task."""
     if isinstance(bounds, Bounds):
         return lambda features, labels: ldp_objectives.admit(features, labels, bounds)
+    if isinstance(bounds, SoftmaxBounds):
+        return lambda features, labels: ldp_softmax.admit(features, labels, bounds)
     assert isinstance(train.task, MetaLearningSpec)  # noqa: S101 (`settings_of` goes by it)
     at = list(opened.table.columns).index(train.task.column)
     return lambda features, labels: ldp_meta.admit(np.delete(features, at, axis=1), features[:, at], labels, bounds)
 
 
-def accuracy(known: Arrangement, records: Records | MetaRecords, agent: ldp_dsbo.AgentState) -> float:
+def accuracy(known: Arrangement, records: ldp_dsbo.TaskRecords, agent: ldp_dsbo.AgentState) -> float:
     """The share of records whose label the agent's own model gives."""
-    scores = ldp_dsbo.margins(known.settings.bounds, records, agent)
-    return float(np.mean(np.where(scores > 0, 1.0, -1.0) == records.labels))
+    return float(np.mean(ldp_dsbo.predicted(known.settings.bounds, records, agent) == records.labels))
 
 
 def settings_of(train: LdpDsboSpec, seed: int, columns: Sequence[str] = ()) -> ldp_dsbo.LdpDsbo:
-    """The run's settings as `parley.party.ldp_dsbo.steps` knows them; meta-learning needs the table's columns."""
+    """The run's settings as `parley.party.ldp_dsbo.steps` knows them.
+
+    Meta-learning and more than two classes need the table's columns.
+    """
     steps, noise = train.step_sizes, train.noise
     return ldp_dsbo.LdpDsbo(
         Schedules(*(Decay(each.initial, each.rate) for each in (steps.x, steps.y, steps.z))),
@@ -260,10 +266,13 @@ def settings_of(train: LdpDsboSpec, seed: int, columns: Sequence[str] = ()) -> l
     )
 
 
-def _bounds(train: LdpDsboSpec, columns: Sequence[str]) -> Bounds | MetaBounds:
+def _bounds(train: LdpDsboSpec, columns: Sequence[str]) -> ldp_dsbo.TaskBounds:
     task = train.task
     if not isinstance(task, MetaLearningSpec):
-        return Bounds(**train.bounds.model_dump())
+        enforced = Bounds(**train.bounds.model_dump(), initial=task.initial)
+        if len(train.classes) == 2:
+            return enforced
+        return SoftmaxBounds(len(columns), len(train.classes), enforced)
     if task.column not in columns:
         raise ldp_objectives.InvalidBounds(
             f"meta-learning reads each row's task from column {task.column!r}, which the table does not have: "
@@ -318,7 +327,9 @@ def _doubts(known: Arrangement) -> list[str]:
 
 
 def _labels(opened: Opened, train: LdpDsboSpec) -> NDArray[np.float64]:
-    return np.where(opened.labels(train.classes).values == 1, 1.0, -1.0)
+    """−1 and 1 where there are two classes, numbers of classes where there are more."""
+    numbers = np.asarray(opened.labels(train.classes).values, dtype=np.float64)
+    return np.where(numbers == 1, 1.0, -1.0) if len(train.classes) == 2 else numbers
 
 
 ALGORITHM = PartyAlgorithm(

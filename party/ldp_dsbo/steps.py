@@ -20,7 +20,7 @@ differs from the paper:
 - updates are Jacobi style: u_t uses y_t and z_t, as the sensitivity analysis assumes.
 - x, y and z are projected to boxes after every update; e^λ overflows otherwise, and no bound would hold.
 - per-record terms are clipped, or bounded by how they are made, and rows normalised (parley.party.ldp_dsbo.objectives,
-  parley.party.ldp_dsbo.meta_learning); the paper only assumes its constants.
+  .softmax, .meta_learning); the paper only assumes its constants.
 - `minibatch` is a different oracle with a different, growing ε; the paper's experiments use it, its theorem does not.
 """
 
@@ -33,14 +33,19 @@ from numpy.typing import NDArray
 from parley.numerics.streams import batch
 from parley.party.ldp_dsbo import meta_learning as ldp_meta
 from parley.party.ldp_dsbo import objectives as ldp_objectives
+from parley.party.ldp_dsbo import softmax as ldp_softmax
 from parley.party.ldp_dsbo.meta_learning import MetaBounds, MetaRecords
 from parley.party.ldp_dsbo.objectives import Bounds, Directions, Records
+from parley.party.ldp_dsbo.softmax import SoftmaxBounds, SoftmaxRecords
 from parley.privacy.ldp_accounting import LdpPlan, Oracle, Recursion, Schedules
 from parley.privacy.ldp_states import NoisedState as NoisedState
 from parley.privacy.ldp_states import StateDraft as StateDraft
 from parley.privacy.ldp_states import noise_draft as noise_draft
 
 Vector = NDArray[np.float64]
+TaskBounds = Bounds | SoftmaxBounds | MetaBounds
+"""A task, and what is enforced in it."""
+TaskRecords = Records | SoftmaxRecords | MetaRecords
 
 
 class NeighbourMissing(ValueError):
@@ -71,8 +76,8 @@ class LdpDsbo:
     """λ_t."""
     noise_scales: Schedules | None
     """ν_t of this agent; None sends the state in the clear, which a party's policy must allow."""
-    bounds: Bounds | MetaBounds
-    """The task, hyper-parameters (section 5.1) or meta-learning (5.2), and what is enforced."""
+    bounds: TaskBounds
+    """The task, hyper-parameters (section 5.1; two classes or more) or meta-learning (5.2), and what is enforced."""
     batch_size: int = 50
     """Records that one step acquires (history) or draws (minibatch), of each kind."""
     oracle: Oracle = Oracle.HISTORY
@@ -86,9 +91,9 @@ class Agent:
     """One party's records in the order in which they arrive, made by the task's `admit`."""
 
     member: int
-    lower: Records | MetaRecords
+    lower: TaskRecords
     """ξ: training records."""
-    upper: Records | MetaRecords
+    upper: TaskRecords
     """φ: validation records."""
 
 
@@ -103,27 +108,33 @@ class AgentState:
     """t."""
 
 
-def begin(size: int) -> AgentState:
+def begin(size: int, initial: float = 0.0) -> AgentState:
     """Return the state at t = 0 of hyper-parameters, which depends on no data: the first release is free."""
-    return AgentState(np.zeros(size), np.zeros(size), np.zeros(size))
+    return AgentState(np.full(size, initial), np.zeros(size), np.zeros(size))
 
 
 def first_state(settings: LdpDsbo, size: int) -> AgentState:
     """Return the state at t = 0 of the task, which depends on no data."""
-    bounds = settings.bounds
-    if isinstance(bounds, Bounds):
-        return begin(size)
-    heads = np.zeros(bounds.y_size)
-    return AgentState(ldp_meta.initial_embedding(bounds, settings.seed), heads, heads.copy())
+    match settings.bounds:
+        case Bounds() as bounds:
+            return begin(size, bounds.initial)
+        case SoftmaxBounds() as bounds:
+            weights = np.zeros(bounds.y_size)
+            return AgentState(np.full(bounds.features, bounds.enforced.initial), weights, weights.copy())
+        case MetaBounds() as bounds:
+            heads = np.zeros(bounds.y_size)
+            return AgentState(ldp_meta.initial_embedding(bounds, settings.seed), heads, heads.copy())
 
 
-def margins(bounds: Bounds | MetaBounds, records: Records | MetaRecords, state: AgentState) -> Vector:
-    """Agent: score its own records; the sign is the predicted label."""
+def predicted(bounds: TaskBounds, records: TaskRecords, state: AgentState) -> NDArray[np.generic]:
+    """Agent: the labels that its own model gives its own records."""
     match bounds, records:
         case Bounds(), Records():
-            return np.asarray(records.features @ state.y)
+            return _signs(records.features @ state.y)
+        case SoftmaxBounds(), SoftmaxRecords():
+            return np.asarray(ldp_softmax.scores(bounds, records, state.y).argmax(axis=1))
         case MetaBounds(), MetaRecords():
-            return ldp_meta.margins(bounds, records, state.x, state.y)
+            return _signs(ldp_meta.margins(bounds, records, state.x, state.y))
     raise TasksDiffer(f"{type(records).__name__} do not belong to {type(bounds).__name__}.")
 
 
@@ -154,12 +165,21 @@ def local_directions(agent: Agent, settings: LdpDsbo, state: AgentState) -> Dire
     """Return the three directions at the agent's current point, from the records that its oracle covers."""
     lower = agent.lower.take(_rows(agent.lower, settings, state.step, f"lower.{agent.member}"))
     upper = agent.upper.take(_rows(agent.upper, settings, state.step, f"upper.{agent.member}"))
-    match settings.bounds, lower, upper:
-        case Bounds() as bounds, Records(), Records():
-            return ldp_objectives.directions(lower, upper, bounds, state.x, state.y, state.z)
-        case MetaBounds() as bounds, MetaRecords(), MetaRecords():
-            return ldp_meta.directions(lower, upper, bounds, state.x, state.y, state.z)
-    raise TasksDiffer(f"{type(lower).__name__} do not belong to {type(settings.bounds).__name__}.")
+    return task_directions(settings.bounds, lower, upper, state.x, state.y, state.z)
+
+
+def task_directions(
+    bounds: TaskBounds, lower: TaskRecords, upper: TaskRecords, x: Vector, y: Vector, z: Vector
+) -> Directions:
+    """Return the three directions of the task at a point, from these records."""
+    match bounds, lower, upper:
+        case Bounds(), Records(), Records():
+            return ldp_objectives.directions(lower, upper, bounds, x, y, z)
+        case SoftmaxBounds(), SoftmaxRecords(), SoftmaxRecords():
+            return ldp_softmax.directions(lower, upper, bounds, x, y, z)
+        case MetaBounds(), MetaRecords(), MetaRecords():
+            return ldp_meta.directions(lower, upper, bounds, x, y, z)
+    raise TasksDiffer(f"{type(lower).__name__} do not belong to {type(bounds).__name__}.")
 
 
 def privacy_plan(settings: LdpDsbo, size: int, self_weight: float, *, per_record: bool = True) -> LdpPlan:
@@ -179,14 +199,28 @@ def privacy_plan(settings: LdpDsbo, size: int, self_weight: float, *, per_record
     )
 
 
-def _project(bounds: Bounds | MetaBounds, x: Vector, y: Vector, z: Vector) -> tuple[Vector, Vector, Vector]:
-    if isinstance(bounds, MetaBounds):
-        return ldp_meta.project(bounds, x, y, z)
-    return ldp_objectives.project(bounds, x, y, z)
+def _project(bounds: TaskBounds, x: Vector, y: Vector, z: Vector) -> tuple[Vector, Vector, Vector]:
+    match bounds:
+        case Bounds():
+            return ldp_objectives.project(bounds, x, y, z)
+        case SoftmaxBounds():
+            return ldp_objectives.project(bounds.enforced, x, y, z)
+        case MetaBounds():
+            return ldp_meta.project(bounds, x, y, z)
 
 
-def _recursion(bounds: Bounds | MetaBounds, size: int) -> Recursion:
-    return ldp_meta.recursion(bounds) if isinstance(bounds, MetaBounds) else ldp_objectives.recursion(bounds, size)
+def _recursion(bounds: TaskBounds, size: int) -> Recursion:
+    match bounds:
+        case Bounds():
+            return ldp_objectives.recursion(bounds, size)
+        case SoftmaxBounds():
+            return ldp_softmax.recursion(bounds)
+        case MetaBounds():
+            return ldp_meta.recursion(bounds)
+
+
+def _signs(margins: Vector) -> Vector:
+    return np.where(margins > 0, 1.0, -1.0)
 
 
 def _mix(own: Vector, weights: Mapping[int, float], noised: Mapping[int, Vector]) -> Vector:
@@ -197,7 +231,7 @@ def _mix(own: Vector, weights: Mapping[int, float], noised: Mapping[int, Vector]
     return mixed
 
 
-def _rows(records: Records | MetaRecords, settings: LdpDsbo, t: int, name: str) -> NDArray[np.int64] | slice:
+def _rows(records: TaskRecords, settings: LdpDsbo, t: int, name: str) -> NDArray[np.int64] | slice:
     total = len(records.labels)
     if settings.oracle is Oracle.MINIBATCH:
         return batch(settings.seed, f"ldp.batch.{name}", 0, t, total, settings.batch_size)

@@ -5,7 +5,6 @@ from typing import Annotated, ClassVar, Literal, Self
 from pydantic import Field, field_validator, model_validator
 
 from parley.protocols.decentralised.settings import NetworkSpec, class_names
-from parley.protocols.hgp.settings import TwoClasses
 from parley.spec.algorithms import AlgorithmSettings, Layout
 from parley.spec.protection import ProtectionSpec
 from parley.spec.section import Section
@@ -70,10 +69,12 @@ class BoundsSpec(Section):
 
 
 class HyperParametersSpec(Section):
-    """Logistic regression (y) with one log-regularisation coefficient per coordinate (x), tuned on validation rows."""
+    """Logistic or softmax regression (y), one log-regularisation coefficient per column (x), tuned on other rows."""
 
     kind: Literal["hyper_parameters"]
-    """This task; `bounds` says what is enforced."""
+    """This task; `bounds` says what is enforced. More than two `classes` make it softmax regression."""
+    initial: float = Field(default=0.0, ge=-700, lt=700)
+    """Every log-coefficient before the first step; the first update brings it between `x_low` and `x_high`."""
 
 
 class MetaBoundsSpec(Section):
@@ -123,8 +124,8 @@ class LdpDsboSpec(AlgorithmSettings):
     """This algorithm."""
     task: AgentTask = HyperParametersSpec(kind="hyper_parameters")
     """What to learn."""
-    classes: TwoClasses
-    """Both classes as the label columns write them; the second one is the positive one."""
+    classes: tuple[str, ...] = Field(min_length=2, max_length=10_000)
+    """All classes as the label columns write them; of two, the second one is the positive one."""
     epsilon: float = Field(gt=0, le=100)
     """ε of one record (see `unit`) that the run may cost any agent; a run that would pass it is refused."""
     delta: float = Field(default=1e-6, gt=0, lt=0.1)
@@ -161,6 +162,10 @@ class LdpDsboSpec(AlgorithmSettings):
             )
         if isinstance(self.task, MetaLearningSpec) and "bounds" in self.model_fields_set:
             raise ValueError("meta-learning has its bounds under task.bounds: move them there")
+        if isinstance(self.task, MetaLearningSpec) and len(self.classes) != 2:
+            raise ValueError(f"a task of meta_learning has two classes, not {len(self.classes)}: name two")
+        if len(set(self.classes)) != len(self.classes):
+            raise ValueError("classes: a class is named twice: name each once")
         return self
 
     def check(self, privacy: ProtectionSpec, parties: list[str]) -> None:  # noqa: ARG002 (the coordinator gets nothing that was made from data.)

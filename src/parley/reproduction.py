@@ -42,6 +42,7 @@ EXPERIMENTS = {
     "hgp-personalisation": "HGP: accuracy of personalised models, mean and bottom decile",
     "hgp-tables": "HGP: Table 2, four methods on four networks, mean and bottom decile",
     "ldp-dsbo-synthetic": "LDP-DSBO: accuracy under local privacy, against MA-DSBO",
+    "ldp-dsbo-mnist": "LDP-DSBO: hyper-parameters of softmax regression on MNIST, by noise, network and heterogeneity",
     "fedbio-quadratic": "FedBiO: distance to a known solution",
     "fedbio-cleaning": "FedBiO: data cleaning with wrong labels",
     "fedbio-suspects": "FedBiO: data cleaning by default settings, beside the simplest ways to find wrong labels",

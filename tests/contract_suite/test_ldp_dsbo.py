@@ -1,7 +1,7 @@
 """LDP-DSBO keeps the contract of every algorithm; pooled, it is its two boxes written out for all agents at once."""
 
 import numpy as np
-from scipy.special import expit
+from scipy.special import expit, softmax
 
 from parley.privacy.laplace_noise import add_laplace
 from parley.privacy.noise import KeyedNoise
@@ -82,3 +82,80 @@ class TestLdpDsbo(BuiltInContract):
         pooled=pooled,
         tolerance=1e-9,
     )
+
+
+CLASSES = 3
+SOFTMAX = SPEC
+for old, new in (
+    ("name: ldp", "name: ldp-softmax"),
+    ("table: ldp", "table: ldp-softmax"),
+    ('"0", "1"', '"0", "1", "2"'),
+    ("sigma: 1.0", "sigma: 4.0"),
+):
+    SOFTMAX = SOFTMAX.replace(old, new)
+
+
+def softmax_records(member):
+    features = records(member)[0]
+    return features, (features @ np.array([[1.0, -2.0, 0.5], [-1.0, 1.0, 2.0], [0.5, 0.5, -2.0]])).argmax(axis=1)
+
+
+def softmax_directions(records, t, state):
+    """The same with a row of y and z for each class; x has one coefficient for each column."""
+    (features, labels), (x, y, z) = records, state
+    seen = (t + 1) * BATCH
+    lower, upper, weights = slice(0, seen), slice(HALF, HALF + seen), y.reshape(CLASSES, SIZE)
+
+    def residuals(part):
+        return softmax(features[part] @ weights.T, axis=1) - np.eye(CLASSES)[labels[part]]
+
+    hessian = np.diag(np.tile(np.exp(x), CLASSES))
+    for row in features[lower]:
+        p = softmax(weights @ row)
+        hessian += np.kron(np.diag(p) - np.outer(p, p), np.outer(row, row)) / seen
+    gradient = (residuals(lower).T @ features[lower]).ravel() / seen + np.tile(np.exp(x), CLASSES) * y
+    b = (residuals(upper).T @ features[upper]).ravel() / seen
+    return -np.exp(x) * (y * z).reshape(CLASSES, SIZE).sum(axis=0), gradient, hessian @ z - b
+
+
+def softmax_pooled(run_id):
+    """As `pooled`, with vectors of two lengths."""
+    noise, boxes = KeyedNoise(KEY), {"x": (-8.0, -5.0), "y": (-30.0, 30.0), "z": (-4.0, 4.0)}
+    sizes = {"x": SIZE, "y": CLASSES * SIZE, "z": CLASSES * SIZE}
+    states = [{name: np.zeros(size) for name, size in sizes.items()} for _ in PARTIES]
+    for t in range(STEPS):
+        lengths = {"x": 0.01 / (t + 1) ** 0.95, "y": 6.0 / (t + 1) ** 0.87, "z": 0.5 / (t + 1) ** 0.75}
+        rates = {"x": 0.8, "y": 0.76, "z": 0.6}
+        after = []
+        for member, own in enumerate(states):
+            found = dict(zip("xyz", softmax_directions(softmax_records(member), t, own.values()), strict=True))
+            after.append({})
+            for name, (low, high) in boxes.items():
+                scale = 4 / np.sqrt(2) * (t + 1.0) ** -rates[name]
+                others = [
+                    add_laplace(other[name], scale, noise, run_id, t, name)
+                    for index, other in enumerate(states)
+                    if index != member
+                ]
+                mixed = own[name] * (1 - 2 * WEIGHT) + WEIGHT * sum(others)
+                after[member][name] = np.clip(mixed - lengths[name] * found[name], low, high)
+        states = after
+    return dict(zip(PARTIES, states, strict=True))
+
+
+def softmax_table(member):
+    return table(member) | {"label": softmax_records(member)[1]}
+
+
+class TestLdpDsboWithThreeClasses(BuiltInContract):
+    case = AlgorithmCase(
+        spec=SOFTMAX,
+        tables={party: {"ldp-softmax": softmax_table(member)} for member, party in enumerate(PARTIES)},
+        pooled=softmax_pooled,
+        tolerance=1e-9,
+    )
+    # Messages and checkpoints are those of two classes: wrong ones and lost processes are tried there.
+    test_a_changed_message_is_answered_or_refused_by_name = None
+    test_a_malformed_contribution_ends_the_attempt_by_name_and_the_run_resumes = None
+    test_malformed_instructions_are_refused_and_the_session_goes_on = None
+    test_killed_and_resumed_it_ends_with_the_same_bits = None

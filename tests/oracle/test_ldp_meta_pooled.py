@@ -10,7 +10,7 @@ from parley.numerics.networks import NetworkKind, NetworkPlan, gossip_weights, l
 from parley.numerics.streams import stream
 from parley.party.ldp_dsbo.meta_learning import MetaBounds, admit, directions, initial_embedding, recursion
 from parley.party.ldp_dsbo.objectives import InvalidBounds
-from parley.party.ldp_dsbo.steps import Agent, LdpDsbo, NoisedState, first_state, margins, privacy_plan, update
+from parley.party.ldp_dsbo.steps import Agent, LdpDsbo, NoisedState, first_state, predicted, privacy_plan, update
 from parley.privacy.ldp_accounting import Decay, Schedules, laplace_scales, losses
 from parley.privacy.noise import KeyedNoise
 
@@ -148,7 +148,7 @@ def test_agents_learn_tasks_that_only_the_embedding_can_tell_apart():
     states = ldp_dsbo_agents.train(Federation(agents, [settings] * AGENTS, keys, WEIGHTS, 0), 100)
     test = drawn(0, "test", 4000)
     for state in states:
-        assert np.mean(np.sign(margins(bounds, test, state)) == test.labels) > 0.85
+        assert np.mean(predicted(bounds, test, state) == test.labels) > 0.85
 
 
 def test_rows_of_a_task_that_is_not_there_are_refused():
