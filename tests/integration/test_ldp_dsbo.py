@@ -261,7 +261,7 @@ def test_figures_that_are_learnt_from_rows_are_refused_since_one_record_would_mo
     with pytest.raises(RequestRefused, match=r"the party's table cannot be used.*DATA_INVALID"):
         client.start(spec(table=table))
     assert any(
-        "ldp_dsbo's ε would not cover the figures" in (federation[0].directory / f"{name}.log").read_text()
+        "Take public ones: `preprocess: {figures:" in (federation[0].directory / f"{name}.log").read_text()
         for name in PARTIES
     )
     assert sorted(federation[1].iterdir()) == before, "nothing has crossed"
