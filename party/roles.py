@@ -364,8 +364,8 @@ class PartyAlgorithm:
     With it a deployed model has every row ready; without, it computes those of each question."""
     refusals: Catalogue = field(default_factory=dict)
     """The refusals that the algorithm's own errors become."""
-    training_rows: TrainingRows | None = lambda _spec, _index, rows: np.arange(rows, dtype=np.int64)
-    """None refuses preprocessing whose figures are learnt from rows: the algorithm's privacy would not cover them."""
+    training_rows: TrainingRows = lambda _spec, _index, rows: np.arange(rows, dtype=np.int64)
+    """The rows that preprocessing learns its figures from."""
     coefficients: Callable[[SavedModel, Sequence[str]], list[Coefficient]] = lambda _model, _columns: []
     """Regularisation coefficients in a saved model, for columns of these names; none if the model has none."""
     exported: Callable[[RunSpec, int, SavedModel], Layers] | None = None

@@ -65,6 +65,12 @@ class AlgorithmSettings(Section):
         return None
 
     @property
+    def bounds_records(self) -> bool:
+        """Whether the run promises an ε for each record. What one record changes is then bounded row by row, so that no
+        figure may be learnt from rows before."""
+        return False
+
+    @property
     def works_unattended(self) -> bool:
         """Whether parties go on by themselves while one of them, or the coordinator, is away."""
         return False

@@ -345,5 +345,4 @@ ALGORITHM = PartyAlgorithm(
         ldp_dsbo.StepMismatch: Refusal("FAILED_PRECONDITION", "ROUND_MISMATCH"),
         ldp_dsbo.UnusableState: Refusal("INVALID_ARGUMENT", "MESSAGE_INVALID"),
     },
-    training_rows=None,
 )

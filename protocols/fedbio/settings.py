@@ -248,6 +248,11 @@ class FedbioSpec(AlgorithmSettings):
             raise ValueError("record_privacy needs " + "; and ".join(needed))
 
     @property
+    def bounds_records(self) -> bool:
+        """With `record_privacy`."""
+        return self.record_privacy is not None
+
+    @property
     def warm(self) -> int:
         """`warm_rounds`, with their default filled in."""
         if self.warm_rounds is not None:

@@ -173,6 +173,11 @@ class LdpDsboSpec(AlgorithmSettings):
         self.network.check(parties)
 
     @property
+    def bounds_records(self) -> bool:
+        """Every record has an ε."""
+        return True
+
+    @property
     def run_length(self) -> int:
         """Iterations of the whole run."""
         return self.iterations

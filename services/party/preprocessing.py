@@ -87,10 +87,7 @@ def to_keep(table: Table) -> Fitted | None:
 
 def training_rows(spec: RunSpec, index: int, rows: int) -> NDArray[np.int64]:
     """The rows that figures are fitted on: those of the lower problem, by the very split that the run trains with."""
-    rows_of = party_side(spec.train.algorithm).training_rows
-    if rows_of is None:  # nothing is learnt: `_check` has looked
-        return np.arange(rows, dtype=np.int64)
-    return rows_of(spec, index, rows)
+    return party_side(spec.train.algorithm).training_rows(spec, index, rows)
 
 
 def _check(spec: RunSpec, declared: Declared, name: str) -> None:
@@ -109,7 +106,7 @@ def _check(spec: RunSpec, declared: Declared, name: str) -> None:
 def _refuse_learnt_figures(spec: RunSpec, name: str, setting: str) -> None:
     """One record moves a mean, and with it every other row: the bound on what a record changes would not hold."""
     noised = spec.privacy.features.kind != "none"
-    if noised or party_side(spec.train.algorithm).training_rows is None:
+    if noised or spec.train.bounds_records:
         whose = "the ε of `privacy.features`" if noised else f"{spec.train.algorithm}'s ε"
         raise PreprocessingInvalid(
             name,

@@ -68,6 +68,15 @@ def test_each_line_names_what_shows_it_or_says_openly_that_nothing_protects():
     assert [line for line in silent if "**" not in line or line.split("|")[-2].strip() != "–"] == []
 
 
+def test_each_of_the_thirteen_attacks_is_mounted_by_real_processes():
+    lines = re.findall(r"^\| (\d+) \|.*\|(.*)\|$", section("Thirteen attacks, by real processes"), re.MULTILINE)
+    assert [int(number) for number, _ in lines] == list(range(1, 14))
+    for number, shown in lines:
+        named = re.findall(r"`([\w/]+)\.py::\w+`", shown)
+        assert named, f"attack {number} names no test"
+        assert {Path(each).parent.name for each in named} == {"integration"}, f"attack {number}"
+
+
 def test_an_attack_that_the_threat_model_names_is_there():
     named = {name for names in re.findall(r"--only ([\w,-]+)", PAGE) for name in names.split(",")}
     assert named <= ATTACKS.keys()

@@ -58,6 +58,9 @@ def tables(tmp_path_factory):
         columns = np.array([f"c{column}" for column in range(SIZE)])
         np.savez(path, x=features, label=labels, ids=ids, columns=columns)
         tables[party] = {"rows": {"path": str(path), "label": "label", "label_path": str(path)}}
+        tables[party]["standardised"] = tables[party]["rows"] | {"standardise": True}
+        tables[party]["centred"] = tables[party]["rows"] | {"preprocess": {"scale": "standard"}}
+        tables[party]["filled"] = tables[party]["rows"] | {"preprocess": {"missing": "median"}}
         meta = directory / f"{party}-tasks.npz"
         rows = np.column_stack([features, tasks_of(member)])
         np.savez(meta, x=rows, label=labels, ids=ids, columns=np.append(columns, "task"))
@@ -250,6 +253,18 @@ def test_a_run_over_the_partys_budget_is_refused_before_it_starts(client):
 def test_states_in_the_clear_are_refused_unless_the_policy_allows_them(client):
     with pytest.raises(RequestRefused, match=r"would spend epsilon inf.*BUDGET_EXHAUSTED"):
         client.start(spec(noise=None))
+
+
+@pytest.mark.parametrize("table", ["standardised", "centred", "filled"])
+def test_figures_that_are_learnt_from_rows_are_refused_since_one_record_would_move_them_all(client, federation, table):
+    before = sorted(federation[1].iterdir())
+    with pytest.raises(RequestRefused, match=r"the party's table cannot be used.*DATA_INVALID"):
+        client.start(spec(table=table))
+    assert any(
+        "Take public ones: `preprocess: {figures:" in (federation[0].directory / f"{name}.log").read_text()
+        for name in PARTIES
+    )
+    assert sorted(federation[1].iterdir()) == before, "nothing has crossed"
 
 
 def test_noise_that_decays_faster_than_the_steps_is_refused(client):

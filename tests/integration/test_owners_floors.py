@@ -70,6 +70,7 @@ def write_tables(directory, party: int, more: int = 0) -> dict[str, dict[str, st
     tables = {"train": {"path": path}, "again": {"path": path}, "bounded": {"path": copied(path, "bounded")}}
     for name in ("records", "noised", "spring", "autumn", "checked"):
         tables[name] = {"path": copied(directory / f"records{party}.parquet", name), "label": "label"}
+    tables["scaled"] = tables["records"] | {"standardise": True}
     return tables
 
 
@@ -375,6 +376,14 @@ def test_averages_with_a_bound_for_each_record_are_paid_for_and_refused_past_the
     greedy = records | {"epsilon": 16, "noise": 0.5}
     with pytest.raises(RequestRefused, match=r"BUDGET_EXHAUSTED"):
         client.start(averages(OPEN, seed=62, train=train | {"rounds": 3, "record_privacy": greedy}))
+
+
+def test_a_bound_for_each_record_takes_no_figures_that_are_learnt_from_rows(client, seen):
+    """A mean moves every row with one record: clipped contributions would differ by more than is noised."""
+    train = yaml.safe_load(averages(OPEN))["train"] | {"record_privacy": {"epsilon": 5, "noise": 4, "honest": 2}}
+    with pytest.raises(RequestRefused, match="DATA_INVALID"):
+        client.start(averages(OPEN, table="scaled", train=train)).result()
+    assert not seen("sum")
 
 
 def test_an_owner_lets_no_two_runs_differ_by_a_party(client, seen, federation):
