@@ -234,7 +234,7 @@ def best(runs: Sequence[Measured]) -> int:
 
 
 def best_ma_dsbo(task: Task, scale: Scale, seed: int, *, noise: bool) -> Measured:
-    """Return MA-DSBO with the best step size of the grid; ten inner steps for each outer one, T communications in all."""
+    """MA-DSBO with the best step size of the grid; ten inner steps for each outer one, T communications in all."""
     bounds, weights = SoftmaxBounds(PIXELS, CLASSES, PRINTED), weights_of("ring", seed)
     outer = max(1, scale.steps // 10)
     runs = []

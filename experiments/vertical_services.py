@@ -80,7 +80,7 @@ def left_out(cases: str, data: Path | None, name: str) -> None:
 
 
 def plot_accuracy(rows: list[Row], path: Path, beside: str) -> None:
-    """Accuracy of each case with its deviation over seeds, and what it cost in `beside`, on a scale of powers of ten."""
+    """Accuracy of each case with its deviation over seeds, and what it cost in `beside`, in powers of ten."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(10, 5), layout="constrained")
