@@ -1,4 +1,4 @@
-"""Figures of one column: quantiles, bins, population stability, weight of evidence and information value.
+"""Figures of columns: quantiles, bins, stability, weight of evidence, information value, variance inflation.
 
 Nothing here is a function of fewer rows than a cell holds: a quantile is the mean of that many rows around it, a bin
 has at least as many. N. Siddiqi, Credit Risk Scorecards (2006), ch. 6, for weight of evidence (WOE) and information
@@ -67,6 +67,25 @@ def stability(expected: Vector, actual: Vector) -> float:
     """PSI of two sets of counts in the same bins: Σ (a − e) ln(a/e) of their shares."""
     e, a = (_filled(counts) for counts in (expected, actual))
     return float(np.sum((a - e) * np.log(a / e)))
+
+
+DEPENDENT = 1e-6
+"""A column of which no more is left, given those before it, follows from them: correlations have about nine digits."""
+
+
+def variance_inflation(correlations: Array) -> Vector:
+    """1/(1 − R²) of each column given all others, from the matrix of their correlations.
+
+    Nan for a column that follows from those before it; it inflates no other.
+    """
+    kept: list[int] = []
+    for column in range(len(correlations)):
+        square, beside = correlations[np.ix_(kept, kept)], correlations[kept, column]
+        if 1.0 - beside @ np.linalg.solve(square, beside) > DEPENDENT:
+            kept.append(column)
+    found = np.full(len(correlations), np.nan)
+    found[kept] = np.diag(np.linalg.inv(correlations[np.ix_(kept, kept)]))
+    return found
 
 
 @dataclass(frozen=True)

@@ -31,6 +31,7 @@ from parley.tables.loading import id_digest
 PATIENCE_SECONDS = 600.0
 """For the other parties' masked columns."""
 _VALUES, _PLACES, _OTHERS, _PARTIES = "correlations", "correlated places", "correlated others", "correlated parties"
+_INFLATION = "inflation"
 
 
 @dataclass(frozen=True)
@@ -96,6 +97,7 @@ class ExploreRole:
         kept = {"summary": torch.tensor(state.figures.summary), "bins": torch.tensor(state.figures.bins)}
         if state.correlations is not None:
             kept |= {_VALUES: torch.tensor(state.correlations.values)}
+            kept |= {_INFLATION: torch.tensor(state.correlations.inflation)}
             kept |= {_PLACES: torch.tensor(state.correlations.places), _OTHERS: torch.tensor(state.correlations.others)}
             kept |= {_PARTIES: torch.tensor(list("\n".join(state.correlations.parties).encode()), dtype=torch.uint8)}
         return kept
@@ -146,7 +148,9 @@ def _correlations_in(kept: Mapping[str, Tensor]) -> Correlations | None:
     if _VALUES not in kept:
         return None
     names = bytes(kept[_PARTIES].tolist()).decode().split("\n")
-    return Correlations(kept[_VALUES].numpy(), kept[_PLACES].numpy(), kept[_OTHERS].numpy(), tuple(names))
+    values, places = kept[_VALUES].numpy(), kept[_PLACES].numpy()
+    inflation = kept[_INFLATION].numpy() if _INFLATION in kept else np.full(len(places), np.nan)  # old runs have none
+    return Correlations(values, places, kept[_OTHERS].numpy(), tuple(names), inflation)
 
 
 def _fewest(labels: ReleasedLabels) -> int:
@@ -242,8 +246,11 @@ def _correlation_figures(model: SavedModel, columns: Sequence[str]) -> list[Coef
     found = []
     for own, (place, values) in enumerate(zip(known.places, known.values, strict=True), 1):
         found.append(Coefficient(columns[place], float(own), figure=PLACE))
+        if known.inflation[own - 1] == known.inflation[own - 1]:
+            found.append(Coefficient(columns[place], float(known.inflation[own - 1]), figure="vif"))
         for (party, other), value in zip(known.others, values, strict=True):
-            found.append(Coefficient(columns[place], float(value), figure=f"{WITH} {known.parties[party]} {other}"))
+            if value == value:  # none of a column with itself
+                found.append(Coefficient(columns[place], float(value), figure=f"{WITH} {known.parties[party]} {other}"))
     return found
 
 

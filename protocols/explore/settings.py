@@ -22,8 +22,8 @@ class ExploreSpec(AlgorithmSettings):
     """Weight of evidence and information value against a label of two classes, which goes to the parties for that."""
 
     correlations: bool = False
-    """Correlations between columns of different parties, of those that their owners' `correlations` name. It takes
-    three parties; two of them that put together what they get would know columns of a third."""
+    """Correlations between columns, and variance inflation given all others, of those that their owners' `correlations`
+    name. It takes three parties; two of them that put together what they get would know columns of a third."""
 
     def check(self, privacy: ProtectionSpec, parties: list[str]) -> None:
         """Refuse a protection that this algorithm cannot give."""

@@ -239,6 +239,19 @@ def test_others_see_correlations_by_name_where_both_owners_share_names(federatio
     assert not {"PAY_3", "BILL_AMT2"} & {name for pair in found for name in pair}
 
 
+def test_variance_inflation_given_all_parties_columns_is_the_pooled_tables(federation, explored, divided, pooled):
+    (features, _), _ = divided
+    names = pooled[0][1:-1]
+    crossed = [*names[:5], *CROSSED["bank"], *CROSSED["telco"]]
+    matrix = np.corrcoef(features[:, [names.index(name) for name in crossed]].T)
+    wanted = dict(zip(crossed, np.diag(np.linalg.inv(matrix)), strict=True))
+    for party in HELD:
+        rows = invoke(explored.run_id, "--config", federation.directory / f"{party}.yaml")
+        found = {row["column"]: row["vif"] for row in rows if row["vif"] is not None}
+        assert found == pytest.approx({name: wanted[name] for name in found}, rel=1e-6)
+        assert set(found) == set(pooled[0][slice(*HELD[party])]) & set(crossed)
+
+
 def test_noisy_labels_of_an_exploration_are_one_release_in_the_ledger(client):
     run = client.start(EXPLORE.replace('{mechanism: "off"}', "{mechanism: once, epsilon: 3}"))
     run.result()
