@@ -63,6 +63,20 @@ def cut(values: Vector, most: int, cell: int) -> Bins:
     return Bins(edges)
 
 
+def joined(counts: Vector, most: int, cell: int) -> list[int]:
+    """Where cells are parted into bins of about as many rows, at most `most`, none with fewer than `cell` unless alone.
+
+    Each bin begins at one of these places, but for the first, which begins at 0.
+    """
+    wanted, ends, rows = max(float(cell), counts.sum() / most), [], 0.0
+    for place, count in enumerate(counts, 1):
+        rows += count
+        if rows >= wanted:
+            ends.append(place)
+            rows = 0.0
+    return ends if rows >= cell and (not ends or ends[-1] < len(counts)) else ends[:-1]
+
+
 def stability(expected: Vector, actual: Vector) -> float:
     """PSI of two sets of counts in the same bins: Σ (a − e) ln(a/e) of their shares."""
     e, a = (_filled(counts) for counts in (expected, actual))

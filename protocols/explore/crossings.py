@@ -59,10 +59,14 @@ def statements(spec: RunSpec) -> Iterator[Statement]:
             "correlations of every two of these columns, whoever has them, to all parties",
             ("explore.v1.Instruction.products",),
         )
+    features = spec.privacy.features
+    told = "rows, missing share, mean, quantiles, bins"
+    if features.kind == "counts":
+        told = f"made from noisy counts of rows, that tell of one no more than ε = {features.epsilon:g} allows: bins"
     yield Statement(
         PARTIES,
-        f"figures of its columns to three digits, as far as its policy shares them: rows, missing share, mean, "
-        f"quantiles, bins of at least {settings.smallest_cell} rows, stability{against}",
+        f"figures of its columns to three digits, as far as its policy shares them: {told} of at least "
+        f"{settings.smallest_cell} rows, stability{against}",
         tuple(f"party.v1.TunedCoefficient.{name}" for name in ("value", "column")),
         "any time",
     )

@@ -12,6 +12,7 @@ class ExploreSpec(AlgorithmSettings):
     """Figures of every party's columns, over the rows of `split`: nothing is trained."""
 
     layout: ClassVar[Layout] = "vertical"
+    noises_counts: ClassVar[bool] = True
     algorithm: Literal["explore"]
     """This algorithm."""
     bins: int = Field(default=10, ge=2, le=100)
@@ -31,6 +32,10 @@ class ExploreSpec(AlgorithmSettings):
             raise ValueError(
                 "correlations take a third party that helps the two whose columns are multiplied: add one, or leave "
                 "`correlations` out"
+            )
+        if self.correlations and privacy.features.kind == "counts":
+            raise ValueError(
+                "`features: {kind: counts}` puts no noise on correlations: leave `correlations` out, or take `kind: once`"
             )
         _, fraction, limit = privacy.aggregation.resolved
         if self.correlations and (fraction < 8 or limit < 256):

@@ -20,7 +20,7 @@ SPEC = parse_spec("name: e\nparties: [a, b, c]\ntrain: {algorithm: explore}\n")
 
 
 def role(against=True):
-    columns = Columns(VALUES, VALUES[:30], np.array([0.0, np.nan]))
+    columns = Columns(VALUES, VALUES[:30], np.array([0.0, np.nan]), np.array([[-1.0, 1.0]] * 2))
     return ExploreRole(columns, ExploreSpec(algorithm="explore", bins=3, against_label=against))
 
 
