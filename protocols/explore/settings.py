@@ -35,7 +35,8 @@ class ExploreSpec(AlgorithmSettings):
             )
         if self.correlations and privacy.features.kind == "counts":
             raise ValueError(
-                "`features: {kind: counts}` puts no noise on correlations: leave `correlations` out, or take `kind: once`"
+                "`features: {kind: counts}` puts no noise on correlations: leave `correlations` out, or take "
+                "`kind: once`"
             )
         _, fraction, limit = privacy.aggregation.resolved
         if self.correlations and (fraction < 8 or limit < 256):
