@@ -1,4 +1,4 @@
-"""Figures of one column: quantiles, bins, population stability, weight of evidence and information value.
+"""Figures of columns: quantiles, bins, stability, weight of evidence, information value, variance inflation.
 
 Nothing here is a function of fewer rows than a cell holds: a quantile is the mean of that many rows around it, a bin
 has at least as many. N. Siddiqi, Credit Risk Scorecards (2006), ch. 6, for weight of evidence (WOE) and information
@@ -63,10 +63,43 @@ def cut(values: Vector, most: int, cell: int) -> Bins:
     return Bins(edges)
 
 
+def joined(counts: Vector, most: int, cell: int) -> list[int]:
+    """Where cells are parted into bins of about as many rows, at most `most`, none with fewer than `cell` unless alone.
+
+    Each bin begins at one of these places, but for the first, which begins at 0.
+    """
+    wanted, ends, rows = max(float(cell), counts.sum() / most), [], 0.0
+    for place, count in enumerate(counts, 1):
+        rows += count
+        if rows >= wanted:
+            ends.append(place)
+            rows = 0.0
+    return ends if rows >= cell and (not ends or ends[-1] < len(counts)) else ends[:-1]
+
+
 def stability(expected: Vector, actual: Vector) -> float:
     """PSI of two sets of counts in the same bins: Σ (a − e) ln(a/e) of their shares."""
     e, a = (_filled(counts) for counts in (expected, actual))
     return float(np.sum((a - e) * np.log(a / e)))
+
+
+DEPENDENT = 1e-6
+"""A column of which no more is left, given those before it, follows from them: correlations have about nine digits."""
+
+
+def variance_inflation(correlations: Array) -> Vector:
+    """1/(1 − R²) of each column given all others, from the matrix of their correlations.
+
+    Nan for a column that follows from those before it; it inflates no other.
+    """
+    kept: list[int] = []
+    for column in range(len(correlations)):
+        square, beside = correlations[np.ix_(kept, kept)], correlations[kept, column]
+        if 1.0 - beside @ np.linalg.solve(square, beside) > DEPENDENT:
+            kept.append(column)
+    found = np.full(len(correlations), np.nan)
+    found[kept] = np.diag(np.linalg.inv(correlations[np.ix_(kept, kept)]))
+    return found
 
 
 @dataclass(frozen=True)

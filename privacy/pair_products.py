@@ -16,6 +16,7 @@ that the helper takes away again, so that all that is known of them is their sum
 are hidden from any one party, with the coordinator's help too, and not from j and d together.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import combinations
 
@@ -54,6 +55,11 @@ def pairs_of(parties: int) -> list[Pair]:
         helper = next(one % parties for one in range(second + 1, second + 4) if one % parties not in (first, second))
         found.append(Pair(number, first, second, helper))
     return found
+
+
+def products_of(sizes: Sequence[int]) -> int:
+    """How many products there are of parties with so many columns: one of every two columns, whoever has them."""
+    return sum(sizes) * (sum(sizes) - 1) // 2
 
 
 def fraction_bits(rows: int) -> int:

@@ -39,6 +39,8 @@ class AlgorithmSettings(Section):
 
     noises_sums: ClassVar[bool] = False
     """Whether parties can noise what single rows add to sums, so that a spec may ask for `features: per_sum`."""
+    noises_counts: ClassVar[bool] = False
+    """Whether `features: counts` makes everything that leaves of a party's rows noisy."""
 
     validates: ClassVar[Literal["split", "always", "never"]] = "never"
     """Whether a run measures "validation" figures: on the rows of `split.validation`, always (the upper rows serve it),

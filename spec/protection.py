@@ -158,12 +158,13 @@ class LabelPrivacySpec(Section):
 class FeaturePrivacySpec(Section):
     """Differential privacy of each party's own rows, towards everybody else."""
 
-    kind: Literal["once", "per_sum", "none"] = "none"
+    kind: Literal["once", "per_sum", "counts", "none"] = "none"
     """`once` noises each row one time, before anything is computed from it, for all runs; `per_sum` noises what a row
-    adds to each sum, and to each step of its party's model (BAMBI, gradient steps); `none` noises none."""
+    adds to each sum, and to each step of its party's model (BAMBI, gradient steps); `counts` noises the counts of rows
+    that an exploration's figures are made from; `none` noises none."""
     epsilon: float = Field(default=8.0, gt=0, le=16)
-    """ε of one row of one party: for all runs at these settings together (`once`), or for one run (`per_sum`), where
-    every prediction with its model costs the predicted rows as much again."""
+    """ε of one row of one party: for all runs at these settings together (`once`), or for one run (`counts`, and
+    `per_sum`, where every prediction with its model costs the predicted rows as much again)."""
     delta: float = Field(default=1e-6, gt=0, lt=0.1)
     """δ that belongs to it."""
     bound: float = Field(default=1.0, gt=0, allow_inf_nan=False)

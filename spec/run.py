@@ -180,6 +180,11 @@ class RunSpec(Section):
                 f"privacy.features per_sum noises what single rows add to sums, and {self.train.algorithm} has no such "
                 "sums, or its parties learn from rows in ways that it does not cover: take `kind: once`"
             )
+        if self.privacy.features.kind == "counts" and not self.train.noises_counts:
+            raise ValueError(
+                f"privacy.features counts noises counts of rows, and {self.train.algorithm} makes none: take "
+                "`kind: once`"
+            )
         self.train.check(self.privacy, names)
         self.train.check_split(self.split.lower, self.split.upper)
         if self.alignment is not None and self.train.layout == "horizontal":

@@ -11,7 +11,7 @@ from parley.coordinator.programs import CommonRows, CoordinatorAlgorithm, Observ
 from parley.numerics.losses import ForwardCorrectedLogistic, Logistic
 from parley.numerics.streams import stream
 from parley.privacy.label_gate import LabelGate
-from parley.privacy.pair_products import LIMBS, from_floats, pairs_of
+from parley.privacy.pair_products import LIMBS, from_floats, products_of
 from parley.privacy.release import OutcomeGate
 from parley.protocols.explore.codec import PROTOCOL, decode_contribution, encode_instruction
 from parley.protocols.explore.messages import ExploreRound, ReleasedLabels
@@ -83,7 +83,7 @@ def foretell(spec: RunSpec, access: LabelAccess, widths: Widths) -> Forecast:
     if not spec.settings(ExploreSpec).correlations:
         return [Trips(1, labels, keeps=True), *checkpoint]
     known = widths_of(widths, [entry.name for entry in spec.parties])
-    products = sum(known[pair.first] * known[pair.second] for pair in pairs_of(len(known)))
+    products = products_of(known)
     between = 8.0 * labels * sum(known) * (len(known) - 1)
     return [
         Trips(1, summed=LIMBS * products, number_bytes=8, between=between),

@@ -1,9 +1,11 @@
-"""Correlations of a party's columns with the other parties': masked columns out, terms of products into a sum.
+"""Correlations of a party's columns with all others: masked columns out, terms of products into a sum.
 
 code        shape             leaves?
 columns     (rows, own)       to every other party, each time under another mask (parley.privacy.pair_products)
-draft       limbs             into a secure sum, hidden from it but for the sum
-values      (own, others)     by policy, three digits
+draft       limbs             into a secure sum, hidden from it but for the sum: products of every two parties'
+                              columns, then of every two columns of one party
+values      (own, all)        by policy, three digits
+inflation   (own,)            by policy, three digits
 """
 
 from collections.abc import Iterator, Mapping
@@ -13,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from parley.numerics.arrays import Array, Vector
+from parley.numerics.column_figures import variance_inflation
 from parley.privacy import pair_products
 from parley.privacy.pair_products import Elements, Pair, pairs_of
 from parley.privacy.release import ColumnGate, MaskedColumns, Release
@@ -28,12 +31,14 @@ class Correlations:
     """What was found; of a column that is constant in the explored rows they are 0."""
 
     values: Array
-    """(own, others)."""
+    """(own, all), all of one party after the other; nan of a column with itself."""
     places: NDArray[np.int64]
     """Of the own columns, in the table."""
     others: NDArray[np.int64]
-    """Of each other column: its party, and its number there, from 1."""
+    """Of each column of all parties: its party, and its number there, from 1."""
     parties: tuple[str, ...]
+    inflation: Vector
+    """Of each own column given all others, of all parties; nan where it follows from some."""
 
 
 class Products:
@@ -57,8 +62,8 @@ class Products:
 
     @property
     def size(self) -> int:
-        """Products of all pairs together."""
-        return sum(self._size(pair) for pair in self._pairs)
+        """Products of all pairs, and of all columns of each party, together."""
+        return pair_products.products_of(self._sizes)
 
     def outgoing(self) -> Iterator[tuple[int, Release[MaskedColumns]]]:
         """To whom masked columns go; the same bytes whenever it is asked again in a session."""
@@ -80,23 +85,39 @@ class Products:
             raise MessageInvalid(f"{self._rows} rows of {self._sizes[sender]} columns are expected")
 
     def draft(self, received: Mapping[int, Elements]) -> Vector:
-        """What this party adds to the products of all pairs; `received` by the pair's number."""
-        parts = [pair_products.to_floats(self._term(pair, received)).reshape(pair_products.LIMBS, -1)
-                 for pair in self._pairs]  # fmt: skip
-        return np.hstack(parts).ravel()
+        """What this party adds to all products; `received` by the pair's number."""
+        terms = [self._term(pair, received) for pair in self._pairs]
+        terms += [self._own_products() if party == self._index else np.zeros(size * (size - 1) // 2, dtype=np.uint64)
+                  for party, size in enumerate(self._sizes)]  # fmt: skip
+        return np.hstack([pair_products.to_floats(term).reshape(pair_products.LIMBS, -1) for term in terms]).ravel()
 
     def correlations(self, products: Vector) -> Correlations:
         """Read those of this party's columns from the sums."""
-        found, others, first = [], [], 0
+        starts = np.cumsum([0, *self._sizes])
+        own = slice(starts[self._index], starts[self._index + 1])
+        matrix = self._matrix(pair_products.correlations_of(products, self._rows), starts)
+        others = [(party, number) for party, size in enumerate(self._sizes) for number in range(1, size + 1)]
+        named, inflation = np.array(others, dtype=np.int64).reshape(-1, 2), variance_inflation(matrix)[own]
+        np.fill_diagonal(matrix, np.nan)
+        return Correlations(matrix[own], self._places, named, self._names, inflation)
+
+    def _matrix(self, found: Vector, starts: NDArray[np.int64]) -> Array:
+        """Correlations of all columns with each other."""
+        matrix, first = np.zeros((starts[-1], starts[-1])), 0
         for pair in self._pairs:
-            block = products[first : first + self._size(pair)].reshape(self._sizes[pair.first], -1)
-            first += self._size(pair)
-            if self._index in (pair.first, pair.second):
-                mine, other = (block, pair.second) if pair.first == self._index else (block.T, pair.first)
-                found.append(pair_products.correlations_of(mine, self._rows))
-                others += [(other, number) for number in range(1, self._sizes[other] + 1)]
-        named = np.array(others, dtype=np.int64).reshape(-1, 2)
-        return Correlations(np.hstack(found), self._places, named, self._names)
+            one, other = (slice(starts[party], starts[party + 1]) for party in (pair.first, pair.second))
+            block = found[first : first + self._size(pair)].reshape(self._sizes[pair.first], -1)
+            matrix[one, other], matrix[other, one] = block, block.T
+            first += block.size
+        for party, size in enumerate(self._sizes):
+            rows, columns = (places + starts[party] for places in np.triu_indices(size, 1))
+            matrix[rows, columns] = matrix[columns, rows] = found[first : first + len(rows)]
+            first += len(rows)
+        return matrix + np.eye(len(matrix))
+
+    def _own_products(self) -> Elements:
+        """Those of every two columns of this party, each two once."""
+        return np.asarray((self._own.T @ self._own)[np.triu_indices(self._own.shape[1], 1)])
 
     def _size(self, pair: Pair) -> int:
         return self._sizes[pair.first] * self._sizes[pair.second]

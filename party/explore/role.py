@@ -14,11 +14,14 @@ from torch import Tensor
 from parley.numerics.arrays import Vector
 from parley.numerics.streams import stream
 from parley.party.explore.correlations import PLACE, WITH, Correlations, Products
-from parley.party.explore.steps import OF_A_BIN, SUMMARY, Columns, Figures, explore
+from parley.party.explore.steps import OF_A_BIN, SUMMARY, Columns, Figures, counted, explore, explore_counts
 from parley.party.mailbox import Mailbox
 from parley.party.peers import Peers, in_time
 from parley.party.roles import Begun, Coverage, Offer, Opened, PartyAlgorithm, Plan, SavedModel, scalar
+from parley.privacy.accounting import RecordCounts
 from parley.privacy.coefficients import Coefficient
+from parley.privacy.count_noise import CountNoise, CountReleases
+from parley.privacy.permanent_noise import number_tags, tag_records
 from parley.privacy.release import MaskedColumns
 from parley.protocols.explore.codec import PROTOCOL, decode_masked_columns, encode_contribution, encode_masked_columns
 from parley.protocols.explore.messages import ExploreRound, ReleasedLabels
@@ -31,6 +34,7 @@ from parley.tables.loading import id_digest
 PATIENCE_SECONDS = 600.0
 """For the other parties' masked columns."""
 _VALUES, _PLACES, _OTHERS, _PARTIES = "correlations", "correlated places", "correlated others", "correlated parties"
+_INFLATION = "inflation"
 
 
 @dataclass(frozen=True)
@@ -47,8 +51,9 @@ class ExploreRole:
 
     encode = staticmethod(encode_contribution)
 
-    def __init__(self, columns: Columns, settings: ExploreSpec) -> None:
-        self._columns, self._settings = columns, settings
+    def __init__(self, columns: Columns, settings: ExploreSpec, counts: CountReleases | None = None) -> None:
+        """`counts` noises what is told, where the spec asks for it."""
+        self._columns, self._settings, self._counts = columns, settings, counts
 
     def begin(self, checkpoint: Mapping[str, Tensor] | None) -> State:
         """Nothing found, or what a checkpoint holds."""
@@ -83,7 +88,10 @@ class ExploreRole:
                 f"labels: no class may have fewer rows than `smallest_cell`, {settings.smallest_cell}: lower it as far "
                 "as owners' `minimum_batch` goes, explore more rows, or leave `against_label` out"
             )
-        return explore(self._columns, settings.bins, settings.smallest_cell, labels)
+        if self._counts is None:
+            return explore(self._columns, settings.bins, settings.smallest_cell, labels)
+        noised = self._counts.release(counted(self._columns, labels))
+        return explore_counts(noised, self._columns, settings.bins, settings.smallest_cell, labels)
 
     def tensors(self, state: State) -> dict[str, Tensor]:
         """What a checkpoint holds."""
@@ -96,6 +104,7 @@ class ExploreRole:
         kept = {"summary": torch.tensor(state.figures.summary), "bins": torch.tensor(state.figures.bins)}
         if state.correlations is not None:
             kept |= {_VALUES: torch.tensor(state.correlations.values)}
+            kept |= {_INFLATION: torch.tensor(state.correlations.inflation)}
             kept |= {_PLACES: torch.tensor(state.correlations.places), _OTHERS: torch.tensor(state.correlations.others)}
             kept |= {_PARTIES: torch.tensor(list("\n".join(state.correlations.parties).encode()), dtype=torch.uint8)}
         return kept
@@ -146,7 +155,9 @@ def _correlations_in(kept: Mapping[str, Tensor]) -> Correlations | None:
     if _VALUES not in kept:
         return None
     names = bytes(kept[_PARTIES].tolist()).decode().split("\n")
-    return Correlations(kept[_VALUES].numpy(), kept[_PLACES].numpy(), kept[_OTHERS].numpy(), tuple(names))
+    values, places = kept[_VALUES].numpy(), kept[_PLACES].numpy()
+    inflation = kept[_INFLATION].numpy() if _INFLATION in kept else np.full(len(places), np.nan)  # old runs have none
+    return Correlations(values, places, kept[_OTHERS].numpy(), tuple(names), inflation)
 
 
 def _fewest(labels: ReleasedLabels) -> int:
@@ -169,8 +180,35 @@ def columns_of(opened: Opened) -> Columns:
         shift, scale = scales.get(column, (0.0, 1.0))
         values[:, number] = values[:, number] * scale + shift
     absent = np.array([table.missing.get(column, 0) for column in table.columns], dtype=np.float64)
+    ranges = np.array([(shift - scale, shift + scale) for column in table.columns
+                       for shift, scale in [scales.get(column, (0.0, 1.0))]]).reshape(-1, 2)  # fmt: skip
     few = (absent > 0) & (absent < opened.spec.settings(ExploreSpec).smallest_cell)
-    return Columns(values[rows.trained], values[rows.test], np.where(few, np.nan, absent / max(1, len(table))))
+    told = np.where(few, np.nan, absent / max(1, len(table)))
+    return Columns(values[rows.trained], values[rows.test], told, ranges)
+
+
+def count_releases(opened: Opened) -> CountReleases | None:
+    """How counts of rows are noised and charged; None where the spec does not ask for it. Nothing is charged yet."""
+    features, table = opened.spec.privacy.features, opened.table
+    if features.kind != "counts":
+        return None
+    assert opened.privacy is not None  # noqa: S101 (every session has the party's ledger)
+    local, sets = opened.privacy(), row_sets(opened.spec, len(table))
+    values = np.array(table.features, dtype=np.float64) + 0.0
+    tags = tag_records(local.noise, f"features/{table.name}", table.ids.tolist(), number_tags(values))
+    counted_rows = np.zeros(len(table), dtype=np.int64)
+    counted_rows[np.concatenate([sets.trained, sets.test])] = 1
+    mechanism = CountNoise(features.epsilon, features.delta, len(table.columns))
+    return CountReleases(
+        local.ledger,
+        local.noise,
+        opened.run_id,
+        tuple(opened.names),
+        local.rows,
+        mechanism,
+        tags,
+        RecordCounts(counted_rows),
+    )
 
 
 def crossed_columns(opened: Opened) -> NDArray[np.int64]:
@@ -192,7 +230,7 @@ def crossed_columns(opened: Opened) -> NDArray[np.int64]:
 def role(begun: Begun) -> ExploreRole | CorrelatingRole:
     """The role of a run."""
     columns, settings = columns_of(begun.opened), begun.spec.settings(ExploreSpec)
-    inner = ExploreRole(columns, settings)
+    inner = ExploreRole(columns, settings, count_releases(begun.opened))
     if not settings.correlations:
         return inner
     places = crossed_columns(begun.opened)
@@ -213,8 +251,33 @@ def accept(opened: Opened) -> Offer:
     settings, explored = opened.spec.settings(ExploreSpec), len(rows.trained)
     sets = [id_digest(opened.table.ids[chosen]) for chosen in (rows.trained, rows.test)]
     drawn = f"{settings.bins} bins of {settings.smallest_cell} of {sets[0]}, beside {sets[1]}"
-    covered = Coverage(explored, min(settings.smallest_cell, explored), sums=0, drawn=drawn, figures=True)
-    return Offer(len(crossed_columns(opened)) if settings.correlations else 0, coverage=covered)
+    counts, warnings = count_releases(opened), ()
+    if counts is not None:
+        counts.rehearse()
+        warnings = _ranges_warning(opened)
+    covered = Coverage(
+        explored,
+        min(settings.smallest_cell, explored),
+        sums=0,
+        exact=counts is None,
+        honest=1,
+        drawn=drawn,
+        figures=True,
+    )
+    return Offer(len(crossed_columns(opened)) if settings.correlations else 0, warnings, covered)
+
+
+def _ranges_warning(opened: Opened) -> tuple[str, ...]:
+    """Values are counted from −1 to 1 where no public figures are declared; that they are elsewhere is no secret."""
+    known = () if opened.table.fitted is None else opened.table.fitted.numbers
+    public = {one.column for one in known if (one.shift, one.scale) != (0.0, 1.0)}
+    plain = [one.column for one in known if one.column not in public] if known else opened.table.columns
+    if not plain:
+        return ()
+    return (
+        f"{opened.name}: {len(plain)} columns have no public figures and are counted from -1 to 1: declare the middle "
+        "and half of each one's range under `preprocess: {figures: {COLUMN: {shift: …, scale: …}}}`",
+    )
 
 
 def training_rows(spec: RunSpec, index: int, rows: int) -> NDArray[np.int64]:  # noqa: ARG001 (the same at every party)
@@ -242,8 +305,11 @@ def _correlation_figures(model: SavedModel, columns: Sequence[str]) -> list[Coef
     found = []
     for own, (place, values) in enumerate(zip(known.places, known.values, strict=True), 1):
         found.append(Coefficient(columns[place], float(own), figure=PLACE))
+        if known.inflation[own - 1] == known.inflation[own - 1]:
+            found.append(Coefficient(columns[place], float(known.inflation[own - 1]), figure="vif"))
         for (party, other), value in zip(known.others, values, strict=True):
-            found.append(Coefficient(columns[place], float(value), figure=f"{WITH} {known.parties[party]} {other}"))
+            if value == value:  # none of a column with itself
+                found.append(Coefficient(columns[place], float(value), figure=f"{WITH} {known.parties[party]} {other}"))
     return found
 
 

@@ -11,9 +11,9 @@ CROSSINGS: tuple[Entry, ...] = (
     derived("explore.v1.Instruction.classes", "labels", LABEL_PRIVACY, "all parties"),
     derived(
         "explore.v1.Contribution.sum",
-        "products of columns of two parties",
+        "products of columns",
         SECURE_SUM,
-        "coordinator: the sums, which are correlations of columns of different parties",
+        "coordinator: the sums, which are correlations of columns, of different parties and of one",
     ),
     derived(
         "explore.v1.Instruction.products",
@@ -50,19 +50,23 @@ def statements(spec: RunSpec) -> Iterator[Statement]:
         yield Statement(
             PARTIES,
             "columns that its `correlations` name, masked, to every other party, and sums of their products, "
-            f"{only_the_sum(spec)}: it learns how columns of different parties go together. Two parties that put "
+            f"{only_the_sum(spec)}: it learns how every two of these columns go together. Two parties that put "
             "together what they get know the third's columns",
             ("explore.v1.MaskedColumns.elements", "explore.v1.Contribution.sum", *addends(spec)),
         )
         yield Statement(
             COORDINATOR,
-            "correlations of columns of every two parties to all parties",
+            "correlations of every two of these columns, whoever has them, to all parties",
             ("explore.v1.Instruction.products",),
         )
+    features = spec.privacy.features
+    told = "rows, missing share, mean, quantiles, bins"
+    if features.kind == "counts":
+        told = f"made from noisy counts of rows, that tell of one no more than ε = {features.epsilon:g} allows: bins"
     yield Statement(
         PARTIES,
-        f"figures of its columns to three digits, as far as its policy shares them: rows, missing share, mean, "
-        f"quantiles, bins of at least {settings.smallest_cell} rows, stability{against}",
+        f"figures of its columns to three digits, as far as its policy shares them: {told} of at least "
+        f"{settings.smallest_cell} rows, stability{against}",
         tuple(f"party.v1.TunedCoefficient.{name}" for name in ("value", "column")),
         "any time",
     )

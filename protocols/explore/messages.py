@@ -28,7 +28,7 @@ class ExploreRound(PhasedRound):
     labels: ReleasedLabels | None = None
     """With the first round that keeps figures."""
     products: Vector | None = None
-    """With the same round: inner products of columns of every two parties, in units of 2^62."""
+    """With the same round: inner products of columns of every two parties, then of each one's, in units of 2^62."""
 
     @property
     def label_release(self) -> int | None:

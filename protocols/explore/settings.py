@@ -12,6 +12,7 @@ class ExploreSpec(AlgorithmSettings):
     """Figures of every party's columns, over the rows of `split`: nothing is trained."""
 
     layout: ClassVar[Layout] = "vertical"
+    noises_counts: ClassVar[bool] = True
     algorithm: Literal["explore"]
     """This algorithm."""
     bins: int = Field(default=10, ge=2, le=100)
@@ -22,8 +23,8 @@ class ExploreSpec(AlgorithmSettings):
     """Weight of evidence and information value against a label of two classes, which goes to the parties for that."""
 
     correlations: bool = False
-    """Correlations between columns of different parties, of those that their owners' `correlations` name. It takes
-    three parties; two of them that put together what they get would know columns of a third."""
+    """Correlations between columns, and variance inflation given all others, of those that their owners' `correlations`
+    name. It takes three parties; two of them that put together what they get would know columns of a third."""
 
     def check(self, privacy: ProtectionSpec, parties: list[str]) -> None:
         """Refuse a protection that this algorithm cannot give."""
@@ -31,6 +32,11 @@ class ExploreSpec(AlgorithmSettings):
             raise ValueError(
                 "correlations take a third party that helps the two whose columns are multiplied: add one, or leave "
                 "`correlations` out"
+            )
+        if self.correlations and privacy.features.kind == "counts":
+            raise ValueError(
+                "`features: {kind: counts}` puts no noise on correlations: leave `correlations` out, or take "
+                "`kind: once`"
             )
         _, fraction, limit = privacy.aggregation.resolved
         if self.correlations and (fraction < 8 or limit < 256):

@@ -274,8 +274,8 @@ class Policy(Section):
     """What may leave of coefficients that a run has tuned: `nothing`, one number for the whole `party`, or those of
     all its `columns` by name."""
     correlations: Literal["all"] | tuple[str, ...] = ()
-    """Columns whose correlations with other parties' columns a run may ask for. They leave masked; two other parties
-    that put together what they get would know them."""
+    """Columns whose correlations with all others, of this party and of others, a run may ask for. They leave masked;
+    two other parties that put together what they get would know them."""
     sessions: int = Field(default=16, ge=1, le=1024)
     """Most sessions at once."""
     alignment: AlignmentPolicy = AlignmentPolicy()

@@ -36,6 +36,15 @@ privacy:
 ROWS = 6000
 
 
+def public_range(name):
+    """Middle and half of the range that a column may have, by what it is called."""
+    if name.startswith("PAY_") and not name.startswith("PAY_AMT"):
+        return 3.0, 6.0
+    return {"SEX": (1.0, 2.0), "EDUCATION": (3.0, 4.0), "MARRIAGE": (1.0, 3.0), "AGE": (50.0, 40.0)}.get(
+        name, (100_000.0, 100_000.0)
+    )
+
+
 @pytest.fixture(scope="module")
 def pooled():
     """Column names, and the whole table by id; as many rows as a test can afford."""
@@ -59,10 +68,17 @@ def federation(pooled, tmp_path_factory):
     tables = {}
     for m, (party, (first, last)) in enumerate(HELD.items()):
         rows = [[key, *row[first:last]] for key, row in table.items() if key % 7 != m]
-        tables[party] = {"customers": {"path": write(folder / f"{party}.csv", ["id", *names[first:last]], rows)}}
+        path = write(folder / f"{party}.csv", ["id", *names[first:last]], rows)
+        public = {
+            name: {"shift": middle, "scale": half}
+            for name in names[first:last]
+            for middle, half in [public_range(name)]
+        }
+        tables[party] = {"customers": {"path": path},
+                         "public": {"path": path, "preprocess": {"figures": public}}}  # fmt: skip
     labels = write(folder / "labels.csv", ["id", "label"], [[key, int(row[-1])] for key, row in table.items()])
     policies = {party: {"coefficients": shared, "correlations": CROSSED[party]} for party, shared in SHARES.items()}
-    coordinated = {"customers": {"path": labels}}
+    coordinated = {"customers": {"path": labels}, "public": {"path": labels}}
     with ForkedFederation(folder, tables, coordinated, policies=policies, ready_seconds=240) as local:
         yield local
 
@@ -239,6 +255,19 @@ def test_others_see_correlations_by_name_where_both_owners_share_names(federatio
     assert not {"PAY_3", "BILL_AMT2"} & {name for pair in found for name in pair}
 
 
+def test_variance_inflation_given_all_parties_columns_is_the_pooled_tables(federation, explored, divided, pooled):
+    (features, _), _ = divided
+    names = pooled[0][1:-1]
+    crossed = [*names[:5], *CROSSED["bank"], *CROSSED["telco"]]
+    matrix = np.corrcoef(features[:, [names.index(name) for name in crossed]].T)
+    wanted = dict(zip(crossed, np.diag(np.linalg.inv(matrix)), strict=True))
+    for party in HELD:
+        rows = invoke(explored.run_id, "--config", federation.directory / f"{party}.yaml")
+        found = {row["column"]: row["vif"] for row in rows if row["vif"] is not None}
+        assert found == pytest.approx({name: wanted[name] for name in found}, rel=1e-6)
+        assert set(found) == set(pooled[0][slice(*HELD[party])]) & set(crossed)
+
+
 def test_noisy_labels_of_an_exploration_are_one_release_in_the_ledger(client):
     run = client.start(EXPLORE.replace('{mechanism: "off"}', "{mechanism: once, epsilon: 3}"))
     run.result()
@@ -316,3 +345,37 @@ def test_a_run_reports_its_matrix_curves_and_rates(run, divided):
     bands = [value for name, value in run.metrics.items() if name.startswith("test bands/") and name.endswith("rows")]
     assert sum(bands) == len(held)
     assert min(bands) >= 20
+
+
+COUNTED = """
+name: counted
+table: public
+alignment: counted
+parties: [bureau, bank, telco]
+split: {lower: 0.6, upper: 0.1, test: 0.3}
+train: {algorithm: explore, bins: 5, against_label: true}
+privacy:
+  labels: {mechanism: "off"}
+  features: {kind: counts, epsilon: %g}
+"""
+
+
+def test_noisy_counts_are_charged_to_every_partys_ledger_and_refused_once_it_is_spent(federation, client, pooled):
+    client.align("counted", list(HELD), "public")
+    run = client.start(COUNTED % 4)
+    run.result()
+    config = federation.directory / "bank.yaml"
+    shares = [row["share"] for row in invoke(run.run_id, "--config", config, "--bins") if row["column"] == "PAY_0"]
+    assert len(shares) > 1
+    assert sum(shares) == pytest.approx(1)
+    found = {row["column"]: row for row in invoke(run.run_id, "--config", config)}
+    assert found["PAY_0"]["iv"] > 0.3  # what it is without noise: about 0.7
+    assert "mean" not in found["PAY_0"]
+    for party in HELD:
+        shown = CliRunner().invoke(
+            app, ["ledger", "datasets", "--config", str(federation.directory / f"{party}.yaml"), "--json"]
+        )
+        account = {each["data set"]: each for each in json.loads(shown.output)["datasets"]}["features/public"]
+        assert 3 < account["ε spent"] <= 4
+    with pytest.raises(RequestRefused, match=r"BUDGET_EXHAUSTED.*features/public.*past its budget of 10"):
+        client.start(COUNTED % 9.5).result()

@@ -1,6 +1,8 @@
 """`parley explore`: figures of columns that a run has found before anything is trained, by party and column."""
 
+import re
 from collections.abc import Mapping
+from math import ceil, sqrt
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -12,6 +14,8 @@ from parley.commands.refusals import Refused
 from parley.display import print_json, show
 
 if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
     from parley.client import TunedCoefficients
 
 WITH = "correlation with"
@@ -31,10 +35,14 @@ def explore(
     ] = None,
     bins: Annotated[bool, typer.Option("--bins", help="Show the bins of each column.")] = False,
     correlations: Annotated[
-        bool, typer.Option("--correlations", help="Show correlations with other parties' columns, the strongest first.")
+        bool, typer.Option("--correlations", help="Show correlations between columns, the strongest first.")
     ] = False,
     plot: Annotated[
-        Path | None, typer.Option(help="Draw histograms, and weights of evidence, into this file (.png, .svg, .pdf).")
+        Path | None,
+        typer.Option(
+            help="Draw histograms and weights of evidence, or with --correlations these, into this file "
+            "(.png, .svg, .pdf)."
+        ),
     ] = None,
     json: Json = False,
 ) -> None:
@@ -59,11 +67,13 @@ def explore(
     if not found and not kept:
         raise Refused(f"{run} has explored nothing, or has not finished: start a run with `algorithm: explore`")
     if plot is not None:
-        draw(found, plot)
+        draw_correlations(found, plot) if correlations else draw(found, plot)
     rows = correlation_rows(found) if correlations else bin_rows(found) if bins else summary_rows(found)
     if json:
         print_json(rows)
         return
+    for row in rows if correlations else []:
+        del row["with party"], row["number"]  # people read them in `with`
     show(rows, as_json=False, title="Correlations" if correlations else "Bins" if bins else "Columns")
     for sentence in kept:
         typer.echo(sentence)
@@ -109,49 +119,110 @@ def correlation_rows(found: Found) -> list[dict[str, Any]]:
                 continue
             other, _, number = figure.removeprefix(WITH).strip().rpartition(" ")
             there = other, int(number)
-            name = names.get(there, f"column {number}")
             rows.setdefault(
                 frozenset([(party, int(known[PLACE])), there]),
-                {"party": party, "column": column, "with": f"{other} {name}", "with party": other}
+                {"party": party, "column": column}
+                | {"with": f"{other} {names.get(there, f'column {number}')}", "with party": other}
                 | {"number": int(number), "correlation": value},
             )
     return sorted(rows.values(), key=lambda row: -abs(row["correlation"]))
 
 
 def draw(found: Found, path: Path) -> None:
-    """A panel for each column: shares of its bins as bars, weights of evidence as a line with an axis of its own."""
+    """A panel for each column: shares of its bins as bars, weights of evidence as a line; one scale of weights."""
     from matplotlib.figure import Figure
+    from matplotlib.ticker import PercentFormatter
 
-    shown = {key: bin_rows({key: known}) for key, known in found.items()}
-    shown = {key: rows for key, rows in shown.items() if rows}
+    shown = {key: rows for key, known in found.items() if (rows := bin_rows({key: known}))}
     if not shown:
         raise Refused("there are no bins to draw: no party shares figures of its columns (`coefficients: columns`)")
-    wide = min(4, len(shown))
-    tall = -(-len(shown) // wide)
-    figure = Figure(figsize=(3.6 * wide, 2.6 * tall), layout="constrained")
+    wide = min(4, ceil(sqrt(len(shown))))
+    tall = ceil(len(shown) / wide)
+    figure = Figure(figsize=(3.6 * wide, 0.4 + 2.6 * tall), layout="constrained")
     panels = figure.subplots(tall, wide, squeeze=False).ravel()
     for panel in panels[len(shown) :]:
         panel.set_axis_off()
+    weights = [abs(row["woe"]) for rows in shown.values() for row in rows if row["woe"] is not None]
     for panel, ((party, column), rows) in zip(panels, shown.items(), strict=False):
         places = range(len(rows))
         panel.bar(places, [row["share"] for row in rows], color="#b9c6d6", width=0.95)
-        panel.set_xticks(list(places), _bin_names(rows), fontsize=6, rotation=45, ha="right")
-        panel.tick_params(axis="y", labelsize=6)
+        panel.set_xticks(list(places), _bin_names(rows), fontsize=7, rotation=45, ha="right", rotation_mode="anchor")
+        panel.tick_params(axis="y", labelsize=7)
+        panel.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=None))
         panel.set_ylim(bottom=0)
         value = found[party, column].get("iv")
-        panel.set_title(f"{party}: {column}" + ("" if value is None else f", IV {value:.3g}"), fontsize=8)
+        panel.set_title(f"{party}: {column}" + ("" if value is None else f"  (IV {value:.2g})"), fontsize=9)
         if all(row["woe"] is not None for row in rows):
             beside = panel.twinx()
             beside.plot(places, [row["woe"] for row in rows], color="#a33", marker="o", markersize=3, linewidth=1)
             beside.axhline(0, color="#a33", linewidth=0.5, linestyle=":")
-            beside.tick_params(axis="y", labelsize=6, colors="#a33")
-    figure.supylabel("share of rows in each bin", fontsize=8)
-    if any(row["woe"] is not None for rows in shown.values() for row in rows):
-        figure.suptitle("bars: share of rows in each bin; line: weight of evidence (right axis)", fontsize=8)
+            beside.tick_params(axis="y", labelsize=7, colors="#a33")
+            beside.set_ylim(-1.1 * max(weights), 1.1 * max(weights))  # what says little looks like it
+    line = "; red line: weight of evidence, right axis, the same scale for all" if weights else ""
+    figure.suptitle(f"Bars: share of rows in each bin{line}", fontsize=10)
+    _save(figure, path)
+
+
+def draw_correlations(found: Found, path: Path) -> None:
+    """A square for each two columns, by party."""
+    import numpy as np
+    from matplotlib.figure import Figure
+
+    rows = correlation_rows(found)
+    if not rows:
+        raise Refused("there are no correlations to draw: the run's spec must say `correlations: true`, and at least "
+                      "two columns be named by their owners' `correlations`")  # fmt: skip
+    ends = [
+        ((row["party"], row["column"]), (row["with party"], row["with"].removeprefix(f"{row['with party']} ")))
+        for row in rows
+    ]
+    parties = list(dict.fromkeys(party for two in ends for party, _ in two))
+    columns = sorted({one for two in ends for one in two}, key=lambda one: (parties.index(one[0]), _natural(one[1])))
+    values = np.full((len(columns), len(columns)), np.nan)
+    np.fill_diagonal(values, 1.0)
+    for (one, other), row in zip(ends, rows, strict=True):
+        here, there = columns.index(one), columns.index(other)
+        values[here, there] = values[there, here] = row["correlation"]
+    side = 2.5 + 0.28 * len(columns)
+    figure = Figure(figsize=(side + 0.8, side), layout="constrained")
+    panel = figure.subplots()
+    panel.set_facecolor("#eee")  # not told
+    drawn = panel.imshow(values, cmap="RdBu_r", vmin=-1, vmax=1)
+    names = [f"{party}: {column}" for party, column in columns]
+    panel.set_xticks(range(len(names)), names, fontsize=7, rotation=60, ha="right", rotation_mode="anchor")
+    panel.set_yticks(range(len(names)), names, fontsize=7)
+    for place in range(1, len(columns)):
+        if columns[place][0] != columns[place - 1][0]:
+            panel.axhline(place - 0.5, color="black", linewidth=0.8)
+            panel.axvline(place - 0.5, color="black", linewidth=0.8)
+    figure.colorbar(drawn, ax=panel, shrink=0.6).ax.tick_params(labelsize=7)
+    panel.set_title("Correlations between columns; lines part the parties", fontsize=9)
+    _save(figure, path)
+
+
+def _save(figure: "Figure", path: Path) -> None:
+    formats = figure.canvas.get_supported_filetypes()
+    if path.suffix.removeprefix(".").lower() not in formats:
+        raise Refused(f"{path.name} has no ending that says how to draw: take .png, .svg or .pdf")
+    if not path.parent.is_dir():
+        raise Refused(f"there is no folder {path.parent}: make it first")
     figure.savefig(path, dpi=120)
+
+
+def _natural(name: str) -> list[tuple[bool, int, str]]:
+    """Orders column 9 before column 10."""
+    return [(part.isdigit(), int(part) if part.isdigit() else 0, part) for part in re.split(r"(\d+)", name)]
 
 
 def _bin_names(rows: list[dict[str, Any]]) -> list[str]:
     """Upper ends of the bins; the last has none."""
-    names = ["all" if row["up to"] is None else f"≤ {row['up to']:.3g}" for row in rows]
-    return [*names[:-1], f"> {rows[-2]['up to']:.3g}"] if len(rows) > 1 else names
+    names = ["all" if row["up to"] is None else f"≤ {_short(row['up to'])}" for row in rows]
+    return [*names[:-1], f"> {_short(rows[-2]['up to'])}"] if len(rows) > 1 else names
+
+
+def _short(value: float) -> str:
+    """Three digits, thousands and millions by their letters."""
+    rounded = float(f"{value:.3g}")
+    if 1e6 <= abs(rounded) < 1e12:
+        return f"{rounded / 1e6:g}M"
+    return f"{rounded / 1e3:g}k" if 1e4 <= abs(rounded) < 1e6 else f"{rounded:g}"

@@ -5,6 +5,7 @@ import pytest
 
 from parley.party.explore.correlations import Products, standardised
 from parley.privacy.pair_products import (
+    LIMBS,
     column_mask,
     correlations_of,
     elements_of,
@@ -51,6 +52,8 @@ def test_correlations_are_those_of_the_pooled_table(parties):
     blocks = [RNG.lognormal(0, 2, (ROWS, m + 1)) for m in range(parties)]
     blocks[1][:, 0] += 3 * blocks[0][:, 0]
     pooled = np.corrcoef(np.hstack(blocks).T)
+    inflation = np.diag(np.linalg.inv(pooled))
+    np.fill_diagonal(pooled, np.nan)  # a column's with itself is not told
     starts = np.cumsum([0, *(block.shape[1] for block in blocks)])
     everyone = members(blocks)
     products = from_floats(summed(everyone))
@@ -59,6 +62,17 @@ def test_correlations_are_those_of_the_pooled_table(parties):
         for (other, number), values in zip(found.others, found.values.T, strict=True):
             wanted = pooled[starts[m] : starts[m + 1], starts[other] + number - 1]
             np.testing.assert_allclose(values, wanted, atol=1e-6)
+        np.testing.assert_allclose(found.inflation, inflation[starts[m] : starts[m + 1]], rtol=1e-6)
+
+
+def test_a_column_that_follows_from_others_has_no_inflation_and_inflates_none():
+    blocks = [RNG.normal(size=(ROWS, 2)) for _ in range(3)]
+    wanted = np.diag(np.linalg.inv(np.corrcoef(np.hstack(blocks).T)))
+    blocks[2] = np.column_stack([blocks[2], blocks[0].sum(axis=1) - 2 * blocks[1][:, 0]])
+    everyone = members(blocks)
+    products = from_floats(summed(everyone))
+    found = np.concatenate([party.correlations(products).inflation for party in everyone])
+    np.testing.assert_allclose(found, [*wanted, np.nan], rtol=1e-6)
 
 
 def test_a_column_that_is_one_rows_fits_as_many_rows_as_any_other():
@@ -87,7 +101,8 @@ def test_each_partys_term_is_hidden_and_only_the_sum_means_something():
     for one, other in zip(first, second, strict=True):
         place = first.index(one), second.index(other)
         drafts = one.draft(exchanged(first)[place[0]]), other.draft(exchanged(second)[place[1]])
-        assert np.mean(drafts[0] == drafts[1]) < 0.1
+        between = [draft.reshape(LIMBS, -1)[:, :12] for draft in drafts]  # three pairs of two columns each
+        assert np.mean(between[0] == between[1]) < 0.1
     np.testing.assert_array_equal(from_floats(summed(first)), from_floats(summed(second)))
 
 

@@ -20,7 +20,7 @@ SPEC = parse_spec("name: e\nparties: [a, b, c]\ntrain: {algorithm: explore}\n")
 
 
 def role(against=True):
-    columns = Columns(VALUES, VALUES[:30], np.array([0.0, np.nan]))
+    columns = Columns(VALUES, VALUES[:30], np.array([0.0, np.nan]), np.array([[-1.0, 1.0]] * 2))
     return ExploreRole(columns, ExploreSpec(algorithm="explore", bins=3, against_label=against))
 
 
@@ -65,3 +65,70 @@ def test_scaled_and_filled_columns_are_told_in_the_units_of_the_table():
     assert found.reference[:, 1].mean() == pytest.approx(np.nanmean(raw[:, 1]), rel=0.05)
     assert found.missing[0] == 0.3
     assert np.isnan(found.missing[1])
+
+
+class Ideal:
+    """Releases without noise."""
+
+    def __init__(self, added=0.0):
+        self.added, self.seen = added, None
+
+    def release(self, counts):
+        self.seen = counts
+        return counts + self.added
+
+
+def noised_role(counts, values=VALUES, low=0.0, high=100.0, cell=20):
+    columns = Columns(values, values[:30], np.zeros(2), np.array([[low, high]] * 2))
+    settings = ExploreSpec(algorithm="explore", bins=3, smallest_cell=cell, against_label=True)
+    return ExploreRole(columns, settings, counts)
+
+
+def told_by(party):
+    state = party.plan(party.begin(None), ExploreRound("finish", 1, LABELS)).state
+    return {(one.column, one.figure): one.value for one in figures(party.model_tensors(state), ["x", "y"])}
+
+
+def test_figures_of_noisy_counts_are_those_of_the_counts_and_nothing_else():
+    counts = Ideal()
+    found = told_by(noised_role(counts))
+    edges = [found["x", f"bin {number} up to"] for number in (1, 2)]
+    inside = np.searchsorted(edges, VALUES[:, 0])
+    shares = np.bincount(inside) / 100
+    assert [found["x", f"bin {number} share"] for number in (1, 2, 3)] == pytest.approx(shares)
+    zero, one = (np.bincount(inside[LABELS.classes == c]) / 50 for c in (0, 1))
+    assert found["x", "iv"] == pytest.approx(np.sum((zero - one) * np.log(zero / one)))
+    assert {figure for _, figure in found if not figure.startswith("bin ")} == {"rows", "psi", "iv"}
+    assert counts.seen.sum() == 2 * 130  # each row is in one cell of each column
+
+
+def test_a_row_moves_two_cells_of_each_column_by_one_whatever_it_becomes():
+    counts, moved = Ideal(), Ideal()
+    told_by(noised_role(counts))
+    other = VALUES.copy()
+    other[50] = [-1e300, 1e300]
+    told_by(noised_role(moved, other))
+    changed = np.abs(moved.seen - counts.seen)
+    assert changed.max() == 1
+    assert changed.sum(axis=(1, 2)).tolist() == [2, 2]
+
+
+@pytest.mark.parametrize("added", [-40.0, -1.0, 0.0, 3.0])
+def test_no_bin_of_noisy_counts_has_fewer_rows_than_a_cell_unless_it_is_alone(added):
+    found = told_by(noised_role(Ideal(added), cell=30))
+    shares = [value for (column, name), value in found.items() if column == "x" and name.endswith("share")]
+    assert 1 <= len(shares) <= 3
+    assert sum(shares) == pytest.approx(1)
+    total = 100 + 2 * 64 * added
+    assert len(shares) == 1 or min(shares) * total >= 30
+    assert np.isfinite(list(found.values())).all()
+
+
+def test_what_carries_no_noise_is_refused_beside_noisy_counts():
+    with pytest.raises(ValueError, match="no noise on correlations"):
+        parse_spec(
+            "name: e\nparties: [a, b, c]\ntrain: {algorithm: explore, correlations: true}\n"
+            "privacy: {features: {kind: counts}}\n"
+        )
+    with pytest.raises(ValueError, match="makes none"):
+        parse_spec("name: e\nparties: [a, b, c]\ntrain: {algorithm: glm}\nprivacy: {features: {kind: counts}}\n")
