@@ -206,6 +206,10 @@ def test_an_owner_lets_no_two_runs_differ_by_a_column(client, seen):
         client.start(linear(choosing(KEPT, view="wide"), seed=8, table="again", labels="train", **few))
     with pytest.raises(RequestRefused, match=r"north.*other partners over the same rows"):  # another table of west's
         client.start(linear(choosing(KEPT, table="bounded"), **few))
+    logistic = {"algorithm": "asysqn", "steps": 2, "batch": 30, "labels_at": "coordinator"}
+    for train in ({"algorithm": "glm", "family": "logistic"}, logistic):  # nor another algorithm with linear blocks
+        with pytest.raises(RequestRefused, match=r"other columns of the same rows|`sums_per_row` is (30|columns)"):
+            client.start(linear(choosing(KEPT, view="wide"), seed=10, train=train))
     assert client.start(linear(choosing(KEPT, view="narrow"), seed=9, **few)).result() is not None
 
 
