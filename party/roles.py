@@ -237,6 +237,8 @@ class Plan:
     """The addend to a secure sum; None where the round only acknowledges."""
     row_sums: int = 1
     """Sums of each row in the draft, for the register of exposure; 0 where there are none, or they are counted."""
+    of_every_row: bool = False
+    """Whether these are about all rows of a set, as in an evaluation, and not about a batch of them."""
     participants: frozenset[int] | None = None
     """Whose addends make the sum; None for all parties."""
     release: Release[Any] | None = None

@@ -132,7 +132,8 @@ class SynchronousRole(AsysqnRole):
                 draft = await self._compute(self._block.share, state.state, self._begun.index, rows)
                 return Plan(replace(state, pending=rows, calls=state.calls + 1), draft=draft)
             case Evaluate():
-                return Plan(state, draft=await self._compute(self._block.evaluated, state.state, ask))
+                draft = await self._compute(self._block.evaluated, state.state, ask)
+                return Plan(state, draft=draft, of_every_row=ask.rows == "all")
             case Start() | Halt():
                 raise MessageInvalid("only an asynchronous training session has a loop to start or halt")
             case Checkpoint(k=k):
@@ -186,7 +187,8 @@ class AsynchronousRole(AsysqnRole):
                 raise MessageInvalid("parties of an asynchronous session ask for their sums themselves")
             case Evaluate():
                 state = loop.latest.loop_state
-                return Plan(state, draft=await self._compute(self._block.evaluated, state.state, ask))
+                draft = await self._compute(self._block.evaluated, state.state, ask)
+                return Plan(state, draft=draft, of_every_row=ask.rows == "all")
             case Start():
                 loop.start()
             case Halt():

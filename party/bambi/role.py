@@ -79,7 +79,11 @@ class BambiRole:
         if outcome is not None:
             state = bambi.apply(self.block, state, outcome)
         if is_summed(ask):
+            goes_on = isinstance(ask, RowsForward) and state.looked_up_to == (ask.rows, ask.first)
             state, draft = bambi.contribute(self.block, state, ask)
+            if isinstance(ask, RowsForward):
+                state = state._replace(looked_up_to=(ask.rows, ask.first + ask.count))
+                return Plan(state, draft, row_sums=0 if goes_on else 1, of_every_row=True)
             return Plan(state, draft, row_sums=bambi.sums_of_row(state))
         return Plan(state, checkpoint=ask.k if isinstance(ask, Checkpoint) else None, finished=isinstance(ask, Finish))
 
@@ -245,7 +249,7 @@ def coverage(opened: Opened) -> Coverage:
     lower = min(train.lower.batch or len(sets.lower), len(sets.lower))
     upper = min(train.upper.batch or len(sets.upper), len(sets.upper))
     shares = lower / len(sets.lower), upper / len(sets.upper)
-    sums = lower_sums(train) * shares[0] + train.upper.steps * shares[1]
+    sums = lower_sums(train) * shares[0] + train.upper.steps * shares[1] + looks(spec, sets)
     # a block of one's own may be linear in its columns: it counts as if it were
     linear = not train.embeds or train.model.kind in ("linear", "identity")
     return Coverage(
@@ -266,7 +270,7 @@ def _joint_coverage(opened: Opened, sets: RowSets) -> Coverage:
     return Coverage(
         rows=count,
         batch=batch,
-        sums=ceil(train.upper.steps * batch / count),
+        sums=ceil(train.upper.steps * batch / count) + looks(opened.spec, sets),
         evaluated=len(sets.test) or None,
         rank=len(opened.table.columns) if linear else None,
         share=batch / count,
@@ -281,11 +285,17 @@ def _local_coverage(opened: Opened, sets: RowSets) -> Coverage:
     return Coverage(
         rows=len(sets.trained),
         batch=len(sets.lower) // parts,
-        sums=ceil(train.local.exchanges / parts),
+        sums=ceil(train.local.exchanges / parts) + looks(opened.spec, sets),
         evaluated=sets.fewest_held_out,
         rank=len(opened.table.columns) if linear else None,
         share=1 / parts,
     )
+
+
+def looks(spec: RunSpec, sets: RowSets) -> int:
+    """Evaluations in a whole run, each a sum of every row that is held out."""
+    length = spec.train.run_length
+    return len(sets.held_out) * (1 + (length - 1) // spec.evaluate_every if spec.evaluate_every and length else 1)
 
 
 def lower_sums(train: BambiSpec) -> int:

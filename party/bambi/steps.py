@@ -150,6 +150,8 @@ class State(NamedTuple):
     """Upper iterations done."""
     phase: Phase = READY
     """Does not outlive an upper iteration: no checkpoint holds it."""
+    looked_up_to: tuple[str, int] | None = None
+    """Set and row before which the last evaluation ended: rows that follow are in no sum of it yet."""
 
 
 def upper_size(settings: BambiSpec, model: EmbeddingModel) -> int:

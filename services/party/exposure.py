@@ -161,6 +161,12 @@ class Register:
             _set_sums(connection, own, own.sums + wanted)
             return wanted
 
+    def share_of(self, run_id: str) -> float:
+        """The part of the rows that one sum of a run is about; all of them where nothing is known of it."""
+        with self._named(), self._engine.connect() as connection:
+            own = _newest(_entries(connection), run_id)
+        return 1.0 if own is None else own.share
+
     def give_back(self, run_id: str, unused: int) -> None:
         """Sums that were counted and did not leave."""
         with self._named(), write_transaction(self._engine) as connection:
@@ -214,12 +220,14 @@ class SumCounter:
         self._register, self._run_id, self._policy, self._block = register, run_id, policy, block
         self._left, self._turn = 0, threading.Lock()
 
-    def count(self, sums: int = 1) -> None:
-        """Note sums of each row before they leave.
+    def count(self, sums: int = 1, *, of_every_row: bool = False) -> None:
+        """Note sums before they leave: of batches, or of every row, which are as many as it takes to sum each once.
 
         Raises:
             ExposureRefused: where the owner's floor is reached.
         """
+        if of_every_row and sums:
+            sums = ceil(sums / self._register.share_of(self._run_id))
         with self._turn:
             if self._left < sums:
                 wanted = max(self._block, sums - self._left)

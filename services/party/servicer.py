@@ -323,7 +323,7 @@ class PartyServicer(pb_grpc.PartyServiceServicer):
         """Count one sum of every row, once for a model and a table: asked again, a row's sum is the same sum."""
         digest = session.reads.digests[f"table {session.opened.table.name}"]
         if not self._store.is_served(session.run_id, digest):
-            counter.count()
+            counter.count(of_every_row=True)
             self._store.save_served(session.run_id, digest)
 
     @functools.cached_property

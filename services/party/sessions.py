@@ -99,7 +99,7 @@ class BegunRole:
     sum_up: SumUp | None
     transcript: Transcript
     """What this party and each other one have both been told; masks depend on it."""
-    count: Callable[[int], None] = lambda _: None
+    count: Callable[[int, bool], None] = lambda _sums, _of_every_row: None
     """Notes sums of each row in the register of exposure before they leave."""
 
     def planned(self, number: int, instruction: Any, heads: Heads) -> tuple[Plan, Release[Any] | None]:
@@ -112,7 +112,7 @@ class BegunRole:
         """What a plan's draft becomes before it leaves."""
         if plan.draft is None or self.hide is None:
             return plan.release
-        self.count(plan.row_sums)
+        self.count(plan.row_sums, plan.of_every_row)
         return self.hide(number, plan.draft, plan.participants, heads)
 
 
@@ -363,7 +363,7 @@ class Session:
             except RowsDeclined as declined:  # told all the same: the other parties have answered
                 self.declined, plan, release = declined, Plan(begun.state), None
             if plan.draft is not None and begun.sum_up is not None:
-                begun.count(plan.row_sums)
+                begun.count(plan.row_sums, plan.of_every_row)
                 release = await begun.sum_up(number, plan.draft, told.heads)
             await self._keep(begun.can, plan)
             begun.transcript.keep()
@@ -434,9 +434,9 @@ class Session:
             about = {"session": self.session_id, "purpose": self.agreement.purpose}
             await self._compute(functools.partial(witness.end, self._round, begun.transcript.heads, **about))
 
-    def _count_sum(self, sums: int = 1) -> None:
+    def _count_sum(self, sums: int = 1, of_every_row: bool = False) -> None:
         if self.counter is not None:
-            self.counter.count(sums)
+            self.counter.count(sums, of_every_row=of_every_row)
 
     async def _keep(self, can: Capabilities, plan: Plan) -> None:
         for k in (plan.earlier_checkpoint, plan.checkpoint):

@@ -206,6 +206,10 @@ def test_an_owner_lets_no_two_runs_differ_by_a_column(client, seen):
         client.start(linear(choosing(KEPT, view="wide"), seed=8, table="again", labels="train", **few))
     with pytest.raises(RequestRefused, match=r"north.*other partners over the same rows"):  # another table of west's
         client.start(linear(choosing(KEPT, table="bounded"), **few))
+    logistic = {"algorithm": "asysqn", "steps": 2, "batch": 30, "labels_at": "coordinator"}
+    for train in ({"algorithm": "glm", "family": "logistic"}, logistic):  # nor another algorithm with linear blocks
+        with pytest.raises(RequestRefused, match=r"other columns of the same rows|`sums_per_row` is (30|columns)"):
+            client.start(linear(choosing(KEPT, view="wide"), seed=10, train=train))
     assert client.start(linear(choosing(KEPT, view="narrow"), seed=9, **few)).result() is not None
 
 
@@ -555,6 +559,28 @@ def test_each_trajectory_of_a_step_is_a_sum_of_every_row_in_the_register(client,
     assert max(several) > 1, "more than one trajectory in one message"
     entry = next(each for each in registered(federation, OPEN[1]) if each["run_id"] == run.run_id)
     assert entry["sums"] >= sum(several)
+
+
+def test_rows_that_are_held_out_count_every_time_they_are_looked_at(client, seen, federation):
+    """A quarter of the training rows is in a sum, and every test row in every evaluation and prediction."""
+    train = yaml.safe_load(linear(OPEN))["train"] | {
+        "upper": {"steps": 6, "batch": 10},
+        "lower": {"solver": "sgd", "steps": 1, "warmup_steps": 0, "batch": 10, "optimiser": {"step": 0.1}},
+        "hypergradient": "implicit",
+        "model": {"kind": "linear", "out": 2},
+    }
+    split = {"lower": "0:40", "upper": "lower", "test": "40:60"}
+    run = client.start(linear(OPEN, seed=92, train=train, split=split, evaluate_every=1))
+    run.result()
+    looked_at = sum(total.size == 20 for total in seen("sum"))
+    assert looked_at >= 6
+    (entry,) = (each for each in registered(federation, OPEN[1]) if each["run_id"] == run.run_id)
+    assert entry["share"] == 0.25
+    trained = sum(total.size != 20 for total in seen("sum")) // 4
+    assert entry["sums_per_row"] >= looked_at + trained
+    run.predict()
+    (after,) = (each for each in registered(federation, OPEN[1]) if each["run_id"] == run.run_id)
+    assert after["sums_per_row"] >= entry["sums_per_row"] + 1
 
 
 def test_the_register_shows_what_left(federation):
