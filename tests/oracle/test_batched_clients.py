@@ -118,7 +118,7 @@ def test_fedprox_holds_clients_nearer_to_the_centre_than_fedavg(rows):
 def test_pfedme_ends_where_each_personal_model_solves_its_own_problem_near_the_shared_one(rows):
     problem, zeros = problem_of(rows), torch.zeros(CLIENTS, MODEL, dtype=torch.float64)
     hyper, near = torch.zeros(CLIENTS, CLASSES, dtype=torch.float64), 0.5
-    steps = Steps(2000, 0.3, batch=None, decay_at=())
+    steps = Steps(600, 0.3, batch=None, decay_at=())
     shared, personal = train_moreau(
         problem, zeros, zeros, hyper, steps, near=near, inner_steps=5, shared_rate=1.0, seed=0, k=0
     )
