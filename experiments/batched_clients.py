@@ -137,13 +137,13 @@ def train_sgp(
     problem: Problem, x: Tensor, hyper: Tensor, steps: Steps, network: Averager, *, seed: int, k: int, first: int = 0
 ) -> Tensor:
     """One stretch of SGP from each client's own model."""
-    z, weight = x.double(), torch.ones(len(x), 1, dtype=torch.float64)
+    z, weight = x, torch.ones(len(x), 1, dtype=x.dtype)
     for s, (rate, batch) in enumerate(steps.batches(problem.clients, seed, k)):
-        z = z - rate * gradient(problem, (z / weight).to(x.dtype), hyper, batch)
+        z = z - rate * gradient(problem, z / weight, hyper, batch)
         matrix = network(first + s)
         if matrix is not None:
             z, weight = _pushed(matrix, z, weight)
-    return (z / weight).to(x.dtype)
+    return z / weight
 
 
 def hyper_gradient(
@@ -160,14 +160,14 @@ def hyper_gradient(
     """v_i of each client: HGP in the form `track`, all rows in every product."""
     point, lam = x.detach().requires_grad_(), hyper.detach().requires_grad_()
     u, v = torch.autograd.grad(problem.outer(point, lam).sum(), (point, lam))
-    z, weight = u.double(), torch.ones(len(x), 1, dtype=torch.float64)
+    z, weight = u, torch.ones(len(x), 1, dtype=x.dtype)
     (slope,) = torch.autograd.grad(problem.inner(point, lam).sum(), point, create_graph=True)
     for m in range(rounds):
         for s in range(push_steps):
             matrix = network(first + m * push_steps + s)
             if matrix is not None:
                 z, weight = _pushed(matrix, z, weight)
-        u_bar = (z / weight).to(x.dtype)
+        u_bar = z / weight
         hessian, jacobian = torch.autograd.grad(slope, (point, lam), u_bar, retain_graph=True, materialize_grads=True)
         v, z = v - eta * jacobian, z - eta * hessian
     return v
@@ -224,4 +224,5 @@ def posterior_weights(problem: Problem, x: Tensor, hyper: Tensor, parts: Callabl
 
 
 def _pushed(matrix: Tensor, z: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
+    matrix = matrix.to(z.dtype)
     return matrix @ z, matrix @ weight
