@@ -79,10 +79,8 @@ LOCAL_STEPS = 5
 LOCAL_RATE, AVERAGED_RATE, PERSONAL_RATE, TUNING_RATE = 0.3, 0.6, 0.3, 0.1
 """Of Local, of FedProx and FedAvg+, of pFedMe: the best of 0.1, 0.3 and 0.6 by validation accuracy at the quick scale
 (Local and pFedMe: of 0.1 and 0.3); the last was not chosen."""
-FEDPROX_NEAR, PFEDME_NEAR = 0.01, 0.1
-"""μ: FedProx's is the paper's, pFedMe's the better of 0.1 and 1 in the same way."""
-PFEDME_SHARED_RATE = 10.0
-"""w moves to the mean of the personal models: 1/μ."""
+FEDPROX_NEAR, PFEDME_NEAR, PFEDME_SHARED_RATE = 0.01, 1.0, 1.0
+"""μ as the paper chose it; pFedMe's w moves to the mean of the personal models."""
 TUNING = (1, 5, 10, 20, 50)
 """Numbers of steps that FedAvg+ chooses from."""
 OUTER_RATE, ETA, ROUNDS, PUSH_STEPS = 0.1, 0.1, 10, 10
