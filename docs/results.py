@@ -38,7 +38,10 @@ LESS_IS_BETTER = ("error", "rounds", "MB", "sub-optimality")
 JUDGEMENTS = {
     "fedbio-suspects": (
         "*default* is a spec that says nothing but its task; the others are fitted to the end in one place, with "
-        "the L2 coefficient that does best on the test rows or the truth, which nobody could choose."
+        "the L2 coefficient that does best on the test rows or the truth, which nobody could choose. Made case by "
+        "case, in one process, on a machine that did other work too; seed 0, on which the settings were chosen, is "
+        "left out. The default is ahead up to ρ = 0.6; at 0.95 the checked rows alone rank better, and on MNIST "
+        "have the smaller error."
     ),
     "fedbio-cleaning": (
         "The paper's algorithms as printed (`warm_rounds: 0`), with its constants. The paper draws curves of a "

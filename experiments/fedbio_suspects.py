@@ -41,7 +41,7 @@ from parley.protocols.fedbio.settings import CleaningSpec, FedbioSpec
 from parley.spec.parsing import parse_spec
 
 SETS = {"MNIST": "mnist", "Fashion-MNIST": "fashion-mnist"}
-NOISE = (0.1, 0.3, 0.4, 0.8, 0.95)
+NOISE = (0.1, 0.3, 0.6, 0.95)
 RIDGES = (1e-1, 1e-2, 1e-3, 1e-4)
 FIT_STEPS = 200
 ALONE = 3
