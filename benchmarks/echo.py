@@ -9,6 +9,7 @@ message size; with mutual TLS unless a measurement says otherwise. Raw TCP is bl
 """
 
 import asyncio
+import contextlib
 import json
 import socket
 import struct
@@ -16,7 +17,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import TracebackType
@@ -29,6 +30,8 @@ from parley.services.wire.certificates import load_identity, tls_name
 from parley.services.wire.transport import channel_credentials
 
 METHOD = "/echo/Exchange"
+SINGLE = "/echo/Answer"
+"""One message, which comes back."""
 OPTIONS = [("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1)]
 WARM_UP = 20
 SIZES = struct.Struct("<QQ")
@@ -103,6 +106,19 @@ class Hub:
         return float(json.loads(_line(self._hub))["seconds"]) / measurement.steps
 
 
+@contextlib.contextmanager
+def echo_process(identity: Path) -> Iterator[tuple[int, dict[str, int]]]:
+    """One echo by itself: its process, and its port for each transport."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "parley.benchmarks.echo", "serve", str(identity)], stdout=subprocess.PIPE, text=True
+    )
+    try:
+        yield process.pid, json.loads(_line(process))
+    finally:
+        process.terminate()
+        process.wait()
+
+
 def _line(process: subprocess.Popen[str]) -> str:
     assert process.stdout is not None  # noqa: S101 (it was opened as a pipe)
     line = process.stdout.readline()
@@ -121,12 +137,20 @@ async def _answer(requests: AsyncIterator[bytes], _: grpc.aio.ServicerContext) -
         yield answer
 
 
+async def _answer_once(request: bytes, _: grpc.aio.ServicerContext) -> bytes:
+    return request
+
+
 async def _serve(identity_directory: Path) -> None:
     identity = load_identity(identity_directory)
     server = grpc.aio.server(options=OPTIONS)
-    handler = grpc.stream_stream_rpc_method_handler(_answer)
-    service, method = METHOD.strip("/").split("/")
-    server.add_generic_rpc_handlers([grpc.method_handlers_generic_handler(service, {method: handler})])
+    handlers = {
+        METHOD: grpc.stream_stream_rpc_method_handler(_answer),
+        SINGLE: grpc.unary_unary_rpc_method_handler(_answer_once),
+    }
+    for path, handler in handlers.items():
+        service, method = path.strip("/").split("/")
+        server.add_generic_rpc_handlers([grpc.method_handlers_generic_handler(service, {method: handler})])
     credentials = grpc.ssl_server_credentials(
         [(identity.private_key, identity.certificate_chain)], identity.ca, require_client_auth=True
     )

@@ -4,7 +4,8 @@ Three parties as real processes over mutual TLS, digits, every sum under pairwis
 parties hold beside their training table. A prediction of a run opens a session with fresh keys at every party, and
 closes it again; a deployed model keeps one open. A call that looks one run up (GetRun) shows what the wire alone takes,
 and the same model in one process what the arithmetic takes. Callers at once are processes of their own: they, the
-coordinator and the parties share one machine, and the processor time of each says what the limit is.
+coordinator and the parties share one machine, and the processor time of each says what the limit is. The same callers
+ask a bare gRPC server that sends their message back: nothing can answer more of them here.
 """
 
 import asyncio
@@ -16,12 +17,14 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from parley.benchmarks.null_federation import machine_rows
+from parley.benchmarks.echo import SINGLE, echo_process
+from parley.benchmarks.null_federation import machine_rows, processor_seconds
 from parley.benchmarks.rows import row_of
 from parley.client import RequestRefused
 from parley.local import LocalFederation
@@ -110,53 +113,91 @@ def latency_rows(seconds: Mapping[str, Sequence[float]]) -> list[dict[str, Any]]
 
 
 def _many_callers(federation: LocalFederation, ids: list[str]) -> list[dict[str, Any]]:
-    """Single rows asked for by many callers at once, and the processor time that each service spends on one."""
+    """Single rows asked for by many callers at once, and the same calls to a server that only sends them back."""
     services = {name: process.pid for name, process in federation.processes.items()}
-    where = (federation.addresses["coordinator"], str(federation.identity("client")))
-    before = {name: _processor_seconds(pid) for name, pid in services.items()}
+    client, coordinator = federation.identity("client"), federation.identity("coordinator")
     with multiprocessing.get_context("spawn").Pool(CALLER_PROCESSES) as pool:
-        share = CALLERS // CALLER_PROCESSES
-        answers = pool.starmap(call_for_a_while, [(*where, ids[place::2], share) for place in range(CALLER_PROCESSES)])
-    spent = {name: _processor_seconds(pid) - before[name] for name, pid in services.items()}
-    done = sum(len(each[0]) for each in answers)
-    seconds = max(each[1] for each in answers)
-    rate, times = done / seconds, np.concatenate([each[0] for each in answers])
-    p50, p99 = (1e3 * float(np.percentile(times, q)) for q in (50, 99))
+        answered = called(pool, federation.addresses["coordinator"], client, ids, services, bare=False)
+        with echo_process(coordinator) as (pid, ports):
+            bare = called(pool, f"127.0.0.1:{ports['grpc+mtls']}", client, ids, {"echo": pid}, bare=True)
     case = f"deployed, {CALLERS} callers"
-    calling = sum(each[2] for each in answers)
-    total = sum(spent.values()) + calling
-    cores = total / seconds
+    against = row_of(
+        case, "throughput, against bare gRPC", answered.rate, "rows/s", "bare gRPC, mTLS", answered.rate / bare.rate
+    )
+    return [*caller_rows(case, answered), against, *caller_rows(f"bare gRPC, {CALLERS} callers", bare)]
+
+
+@dataclass(frozen=True)
+class Called:
+    """What callers at once were given."""
+
+    latencies: Sequence[float]
+    seconds: float
+    spent: Mapping[str, float]
+    """Processor seconds of each service, and of the callers."""
+
+    @property
+    def rate(self) -> float:
+        """Answers a second."""
+        return len(self.latencies) / self.seconds
+
+
+def called(
+    pool: Any, address: str, identity: Path, ids: list[str], services: Mapping[str, int], *, bare: bool
+) -> Called:
+    """Let callers in every process of the pool ask for a while."""
+    before = {name: processor_seconds([pid]) for name, pid in services.items()}
+    share = CALLERS // CALLER_PROCESSES
+    arguments = [(address, str(identity), ids[place::2], share, bare) for place in range(CALLER_PROCESSES)]
+    answers = pool.starmap(call_for_a_while, arguments, chunksize=1)
+    spent = {name: processor_seconds([pid]) - before[name] for name, pid in services.items()}
+    latencies = np.concatenate([each[0] for each in answers]).tolist()
+    return Called(latencies, max(each[1] for each in answers), spent | {"callers": sum(each[2] for each in answers)})
+
+
+def caller_rows(case: str, called: Called) -> list[dict[str, Any]]:
+    """Answers a second, their latency, and whose processor time they take."""
+    p50, p99 = (1e3 * float(np.percentile(called.latencies, share)) for share in (50, 99))
+    total = sum(called.spent.values())
+    cores = total / called.seconds
     rows = [
-        row_of(case, "throughput", rate, "rows/s", "2000 a second", rate / 2000),
+        row_of(case, "throughput", called.rate, "rows/s", "2000 a second", called.rate / 2000),
         row_of(case, "latency p50", p50, "ms"),
         row_of(case, "latency p99", p99, "ms", "its p50", p99 / p50),
         row_of(case, "cores in use", cores, "cores", "cores there are", cores / (os.cpu_count() or 1)),
     ]
-    for name, used in {**spent, "callers": calling}.items():
-        rows.append(row_of(f"{case}, {name}", "processor time", 1e6 * used / done, "µs/row", "all", used / total))
+    for name, used in called.spent.items():
+        each = 1e6 * used / len(called.latencies)
+        rows.append(row_of(f"{case}, {name}", "processor time", each, "µs/row", "all", used / total))
     return rows
 
 
-def call_for_a_while(address: str, identity: str, ids: list[str], callers: int) -> tuple[list[float], float, float]:
+def call_for_a_while(
+    address: str, identity: str, ids: list[str], callers: int, bare: bool
+) -> tuple[list[float], float, float]:
     """Ask for single rows from so many callers at once; returns their latencies, the time, and the processor time."""
-    return asyncio.run(_call_for_a_while(address, identity, ids, callers))
+    return asyncio.run(_call_for_a_while(address, identity, ids, callers, bare))
 
 
 async def _call_for_a_while(
-    address: str, identity: str, ids: list[str], callers: int
+    address: str, identity: str, ids: list[str], callers: int, bare: bool
 ) -> tuple[list[float], float, float]:
     from parley.contracts.run.v1 import deployment_pb2, run_service_pb2_grpc
     from parley.services.wire.transport import open_channel
 
     times: list[float] = []
+    request = deployment_pb2.PredictRowsRequest
     async with open_channel(address, Path(identity), "coordinator", "coordinator") as channel:
-        stub = run_service_pb2_grpc.RunServiceStub(channel)
+        if bare:
+            ask = channel.unary_unary(SINGLE, request_serializer=request.SerializeToString)
+        else:
+            ask = run_service_pb2_grpc.RunServiceStub(channel).PredictRows
 
         async def call(place: int, until: float) -> None:
             while time.perf_counter() < until:
                 place = (place + callers) % len(ids)
                 started = time.perf_counter()
-                await stub.PredictRows(deployment_pb2.PredictRowsRequest(name="served", ids=[ids[place]]))
+                await ask(request(name="served", ids=[ids[place]]))
                 times.append(time.perf_counter() - started)
 
         await asyncio.gather(*(call(place, time.perf_counter() + 1.0) for place in range(callers)))  # warms up
@@ -191,12 +232,6 @@ def _swapped(federation: LocalFederation, client: Any, runs: tuple[Any, Any], id
     for caller in callers:
         caller.join()
     return wrong[0], asked[0]
-
-
-def _processor_seconds(pid: int) -> float:
-    """What a process has spent on a processor."""
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def _alone(files: dict[str, Path], labels: Path) -> float:
