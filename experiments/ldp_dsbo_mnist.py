@@ -26,6 +26,7 @@ import numpy as np
 import yaml
 from numpy.typing import NDArray
 from safetensors.numpy import load_file
+from threadpoolctl import threadpool_limits
 
 from parley.experiments import ldp_dsbo_agents
 from parley.experiments.bambi_mnist import mnist_folder
@@ -268,7 +269,11 @@ def train_by_services(task: Task, scale: Scale, seed: int) -> Measured:
 
 def run(quick: bool, data: Path | None, seed: int = 0) -> list[Row]:
     """Return the rows of the figures."""
-    digits, scale = load_digits(mnist_folder(data)), QUICK if quick else FULL
+    with threadpool_limits(1):  # the agents' products are small: threads would only wait for each other
+        return _figures(load_digits(mnist_folder(data)), QUICK if quick else FULL, seed)
+
+
+def _figures(digits: Digits, scale: Scale, seed: int) -> list[Row]:
     rows: list[Row] = []
 
     def keep(case: str, measured: Measured) -> None:
