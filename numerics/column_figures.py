@@ -8,6 +8,7 @@ value (IV); PSI is the same sum over two populations.
 from dataclasses import dataclass
 
 import numpy as np
+from scipy.linalg import solve_triangular
 
 from parley.numerics.arrays import Array, Vector
 
@@ -93,12 +94,17 @@ def variance_inflation(correlations: Array) -> Vector:
     Nan for a column that follows from those before it; it inflates no other.
     """
     kept: list[int] = []
+    factor = np.zeros_like(correlations)  # Cholesky's, of the columns that are kept
     for column in range(len(correlations)):
-        square, beside = correlations[np.ix_(kept, kept)], correlations[kept, column]
-        if 1.0 - beside @ np.linalg.solve(square, beside) > DEPENDENT:
+        size = len(kept)
+        row = solve_triangular(factor[:size, :size], correlations[kept, column], lower=True)
+        left = 1.0 - row @ row
+        if left > DEPENDENT:
+            factor[size, :size], factor[size, size] = row, np.sqrt(left)
             kept.append(column)
+    inverse = solve_triangular(factor[: len(kept), : len(kept)], np.eye(len(kept)), lower=True)
     found = np.full(len(correlations), np.nan)
-    found[kept] = np.diag(np.linalg.inv(correlations[np.ix_(kept, kept)]))
+    found[kept] = np.square(inverse).sum(axis=0)
     return found
 
 

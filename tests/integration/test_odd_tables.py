@@ -120,7 +120,7 @@ def odd(tmp_path_factory):
     }
     labels = {"customers": {"path": folder / "labels.csv", "unlabelled": "drop"}}
     labels["plain"] = {"path": folder / "labels.csv"}
-    policy = {"coefficients": "columns", "sums_per_row": "unbounded"}
+    policy = {"coefficients": "columns", "sums_per_row": "unbounded", "correlations": "all"}
     directory = tmp_path_factory.mktemp("federation")
     with ForkedFederation(directory, tables, labels, policy=policy) as local, local.connect() as client:
         client.align("common", list(PARTIES), "customers", duplicates="first")
@@ -133,8 +133,16 @@ def start(client, train, extra=""):
 
 def test_odd_tables_go_the_whole_way_from_exploring_to_a_scorecard_and_predictions(odd):
     local, client = odd
-    explored = start(client, "{algorithm: explore, bins: 4, smallest_cell: 8, against_label: true}")
+    explored = start(client, "{algorithm: explore, bins: 4, smallest_cell: 8, against_label: true, correlations: true}")
     explored.result()
+    inflated = [
+        column["vif"]
+        for told in explored.coefficients().values()
+        for column in told.figures.values()
+        if "vif" in column
+    ]
+    assert min(inflated) >= 1  # of each category's columns, which add up to one, the last has none
+    assert max(inflated) < 1e6
     figures = {(party, column) for party, told in explored.coefficients().items() for column in told.figures}
     assert ("bank", "Kontostand (€)") in figures
     assert ("bank", "eröffnet am:year sin") in figures
