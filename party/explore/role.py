@@ -251,7 +251,8 @@ def accept(opened: Opened) -> Offer:
     settings, explored = opened.spec.settings(ExploreSpec), len(rows.trained)
     sets = [id_digest(opened.table.ids[chosen]) for chosen in (rows.trained, rows.test)]
     drawn = f"{settings.bins} bins of {settings.smallest_cell} of {sets[0]}, beside {sets[1]}"
-    counts, warnings = count_releases(opened), ()
+    counts = count_releases(opened)
+    warnings: tuple[str, ...] = ()
     if counts is not None:
         counts.rehearse()
         warnings = _ranges_warning(opened)

@@ -18,6 +18,8 @@ from parley.tables.preprocessing import Fitted, PreprocessingInvalid
 
 RNG = np.random.default_rng(4)
 ROWS = 400
+RANGES = np.array([[-1.0, 1.0]] * 2)
+"""Where noised counts are made, which these explorations have none of."""
 AMOUNT = np.round(RNG.gamma(2.0, 5000.0, ROWS), -2)
 AMOUNT[:150] = 0.0  # ties, as balances have
 AGE = RNG.integers(20, 70, ROWS).astype(float)
@@ -46,7 +48,7 @@ def store(request, tmp_path):
 def found():
     """What an exploration keeps, in the units of the table."""
     values = np.stack([AMOUNT, AGE], axis=1)
-    made = explore(Columns(values, values[:0], np.zeros(2)), 5, 20, ReleasedLabels(CLASSES, 0.0))
+    made = explore(Columns(values, values[:0], np.zeros(2), RANGES), 5, 20, ReleasedLabels(CLASSES, 0.0))
     model = {"summary": torch.tensor(made.summary), "bins": torch.tensor(made.bins)}
     return figures(model, ["amount", "age"])
 

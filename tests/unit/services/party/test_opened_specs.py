@@ -88,6 +88,8 @@ def test_a_session_that_trains_takes_no_rows_of_the_coordinators_choice(party, f
         party()._prepared(opening(**fields), "hub")
 
 
+RANGES = np.array([[-1.0, 1.0]] * 2)
+"""Where noised counts are made, which these explorations have none of."""
 BINNED = SPEC.replace("table: train", "table: train\nbinned_by: explored-1")
 
 
@@ -95,7 +97,7 @@ def keep_exploration(servicer, coordinator="hub"):
     """What a run of `algorithm: explore` leaves at a party."""
     values = np.array([[row % 7, row % 5] for row in range(40)], dtype=np.float64)
     classes = np.array([row % 3 == 0 for row in range(40)], dtype=np.uint8)
-    made = explore(Columns(values, values[:0], np.zeros(2)), 3, 5, ReleasedLabels(classes, 0.0))
+    made = explore(Columns(values, values[:0], np.zeros(2), RANGES), 3, 5, ReleasedLabels(classes, 0.0))
     store, table = servicer._store, servicer._prepared(opening(), "hub").opened.table
     store.claim("explored-1", coordinator)
     store.save_algorithm("explored-1", "explore")
