@@ -22,7 +22,7 @@ from torch.nn import functional
 from parley.numerics.arrays import Array
 
 Pullback = Callable[[Array], Array]
-"""From weights w of B × out to ∇_x Σ_i ⟨T(x, a_i), w_i⟩, flat as x is."""
+"""From weights w of B × out to ∇_x Σ_i ⟨T(x, a_i), w_i⟩, flat as x is; to be called once."""
 
 _ACTIVATIONS = {"relu": torch.relu, "tanh": torch.tanh}
 _GAINS = {"relu": math.sqrt(2.0), "tanh": 1.0}
