@@ -47,6 +47,39 @@ def test_two_sets_that_differ_by_one_row_are_refused_and_the_same_set_is_not(reg
     register.reserve("far", order(range(60)), POLICY)
 
 
+def test_three_sets_that_add_up_to_one_row_are_not_all_measured(register):
+    """No two of them are alike: A ∪ {x} and B less A ∪ B is x."""
+    a, b = list(range(40)), list(range(100, 140))
+    register.reserve("a and x", order([*a, 77]), POLICY)
+    register.reserve("b", order(b), POLICY)
+    with pytest.raises(EvaluationRefused, match=r"added to and subtracted from .* fewer than 20 rows"):
+        register.reserve("a and b", order(a + b), POLICY)
+    register.reserve("again", order([*a, 77]), POLICY)
+    register.reserve("none of them", order(range(200, 240)), POLICY)
+
+
+def test_two_rows_that_further_sets_tell_apart_are_refused_as_one_is(register):
+    a, b, c = (list(range(first, first + 40)) for first in (0, 100, 200))
+    register.reserve("a, x and y", order([*a, 77, 78]), POLICY)
+    register.reserve("c and x", order([*c, 77]), POLICY)
+    register.reserve("b", order(b), POLICY)
+    with pytest.raises(EvaluationRefused, match="fewer than 20 rows"):
+        register.reserve("a and b", order(a + b), POLICY)
+
+
+def test_sets_that_many_seeds_draw_are_measured(register):
+    rng = np.random.default_rng(2)
+    for seed in range(10):
+        register.reserve(f"run-{seed}", order(rng.permutation(569)[:142]), POLICY)
+
+
+def test_an_owner_who_lowered_the_floor_before_is_not_refused_for_what_left_then(register):
+    lower = EvaluationPolicy(minimum_rows=1)
+    register.reserve("a", order(range(40)), lower)
+    register.reserve("b", order(range(41)), lower)
+    register.reserve("far", order(range(200, 240)), POLICY)
+
+
 def test_sets_of_another_table_have_nothing_to_do_with_it(register):
     register.reserve("first", order(range(40)), POLICY)
     register.reserve("second", order(range(41), table="other"), POLICY)
