@@ -188,9 +188,9 @@ def _stepped(
         gradient[cut:] = (s.T @ theta + 2 * whole.settings.regularisation * y).reshape(-1)
         gradient[:cut] = pullback(theta @ y.T)
         adam.step(gradient, schedule(1.0, 0.0, t + 1, work.steps))
-    point, first, second = (_parted(each, begun) for each in (adam.x, adam.moments.first, adam.moments.second))
-    count = adam.moments.count
-    return point, (Moments(first.x, second.x, count), Moments(first.y, second.y, count))
+    reached = adam.moments
+    point, mean, square = (_parted(each, begun) for each in (adam.x, reached.first, reached.second))
+    return point, (Moments(mean.x, square.x, reached.count), Moments(mean.y, square.y, reached.count))
 
 
 def _joined(x: Tensor, y: Tensor) -> Vector:
