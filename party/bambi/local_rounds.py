@@ -210,7 +210,7 @@ def _parted(joined: Vector, like: Point) -> Point:
 
 
 def _minibatches(block: LocalBlock, k: int, count: int, steps: int) -> Iterator[Array | None]:
-    """The rows of each local step: all of them (None) in the fewest steps and below a pass, else drawn anew each pass."""
+    """Rows of each local step: all of them (None) in the fewest steps and below a pass, else drawn anew each pass."""
     settings = block.block.settings
     size, per_pass = settings.local.minibatch, steps_of_a_pass(settings, count)
     if steps < per_pass or steps <= settings.local.least_steps or size >= count:
