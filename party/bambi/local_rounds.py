@@ -163,6 +163,12 @@ class _Exchanged(NamedTuple):
     """h − κ o: what stays when this party's logits are amplified."""
     target: Array
 
+    def taken(self, rows: Array | None) -> tuple[Array, Array, Array]:
+        """Features, others and target of some rows, or of all."""
+        if rows is None:
+            return self.features, self.others, self.target
+        return self.features.take(rows, 0), self.others.take(rows, 0), self.target.take(rows, 0)
+
 
 def _stepped(
     block: LocalBlock, begun: Point, moments: BothMoments, rows: _Exchanged, work: LocalWork
@@ -180,11 +186,12 @@ def _stepped(
     x, y = adam.x[:cut], adam.x[cut:].reshape(begun.y.shape)
     gradient = np.empty_like(adam.x)
     for t, some in enumerate(_minibatches(block, rows.k, len(rows.features), work.steps)):
-        s, pullback = whole.model.with_pullback(x, rows.features[some])
+        features, others, target = rows.taken(some)
+        s, pullback = whole.model.with_pullback(x, features)
         h = s @ y
         h *= block.amplification
-        h += rows.others[some]
-        theta = block.loss.gradient(h, rows.target[some])
+        h += others
+        theta = block.loss.gradient(h, target)
         gradient[cut:] = (s.T @ theta + 2 * whole.settings.regularisation * y).reshape(-1)
         gradient[:cut] = pullback(theta @ y.T)
         adam.step(gradient, schedule(1.0, 0.0, t + 1, work.steps))
@@ -202,12 +209,12 @@ def _parted(joined: Vector, like: Point) -> Point:
     return Point(torch.from_numpy(joined[:cut]), torch.from_numpy(joined[cut:].reshape(like.y.shape)))
 
 
-def _minibatches(block: LocalBlock, k: int, count: int, steps: int) -> Iterator[Array | slice]:
-    """The rows of each local step: all of them in the fewest steps and below a pass, else drawn anew each pass."""
+def _minibatches(block: LocalBlock, k: int, count: int, steps: int) -> Iterator[Array | None]:
+    """Rows of each local step: all of them (None) in the fewest steps and below a pass, else drawn anew each pass."""
     settings = block.block.settings
     size, per_pass = settings.local.minibatch, steps_of_a_pass(settings, count)
     if steps < per_pass or steps <= settings.local.least_steps or size >= count:
-        yield from repeat(slice(None), steps)
+        yield from repeat(None, steps)
         return
     order: Array = np.empty(0, dtype=np.int64)
     for t in range(steps):
