@@ -84,7 +84,7 @@ class LabelAccess:
         asked = self.spec.evaluation
         if known.epsilon is not None:
             return None
-        return Measures(asked.threshold, known.minimum_rows, asked.resamples, self.spec.seed)
+        return Measures(asked.threshold, known.minimum_rows, asked.resamples)
 
     def load(self, loss: str) -> Labels:
         """The labels, as a loss of this name takes them."""
