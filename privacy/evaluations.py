@@ -31,6 +31,7 @@ from parley.privacy.shared_rows import row_shares
 from parley.storage.engines import open_engine, write_transaction
 from parley.storage.failures import named_failures
 from parley.storage.migrations import History, upgrade
+from parley.tables.identities import canonical
 
 DOUBLE_BITS = 53
 _NEARLY_ONE = 1 + 1e-7
@@ -120,8 +121,9 @@ class Counted:
 
 
 def members_of(ids: Iterable[str]) -> Members:
-    """The set of rows with these ids."""
-    numbers = [int.from_bytes(hashlib.blake2b(one.encode(), digest_size=8).digest(), "big") for one in ids]
+    """The set of rows with these ids, however a file or an alignment spells them."""
+    spelt = (canonical(one).encode() for one in ids)
+    numbers = [int.from_bytes(hashlib.blake2b(each, digest_size=8).digest(), "big") for each in spelt]
     return np.unique(np.array(numbers, dtype=np.uint64))
 
 

@@ -48,6 +48,13 @@ def test_two_sets_that_differ_by_one_row_are_refused_and_the_same_set_is_not(reg
     register.reserve("far", order(range(60)), POLICY)
 
 
+def test_rows_of_an_aligned_run_are_those_of_the_same_file_by_itself(register):
+    """An alignment brings ids to one spelling; a run without one has them as the file spells them."""
+    register.reserve("as the file has them", order(f" {row}.0" for row in range(40)), POLICY)
+    with pytest.raises(EvaluationRefused, match="differ by 1"):
+        register.reserve("aligned", order(range(41)), POLICY)
+
+
 def test_three_sets_that_add_up_to_one_row_are_not_all_measured(register):
     """No two of them are alike: A ∪ {x} and B less A ∪ B is x."""
     a, b = list(range(40)), list(range(100, 140))
