@@ -31,12 +31,15 @@ from parley.privacy.shared_rows import row_shares
 from parley.storage.engines import open_engine, write_transaction
 from parley.storage.failures import named_failures
 from parley.storage.migrations import History, upgrade
+from parley.tables.identities import canonical
 
 DOUBLE_BITS = 53
 _NEARLY_ONE = 1 + 1e-7
 """Shares of rows are sums that were rounded."""
 EXACT = frozenset({"accuracy", "threshold", "precision", "recall", "f1"})
-"""Figures that leave as they are: counts over enough rows, as are those with a slash in their name."""
+"""Figures that leave as they are: counts over enough rows, as are most of those with a slash in their name."""
+COARSE_ENDS, COARSE_FIGURES = ("/low", "/high"), "classes/auc/"
+"""Figures with a slash that follow from every score and label, as losses do: ends of intervals, areas of classes."""
 Members = NDArray[np.uint64]
 """A set of rows: one number for each id, ascending."""
 
@@ -118,8 +121,9 @@ class Counted:
 
 
 def members_of(ids: Iterable[str]) -> Members:
-    """The set of rows with these ids."""
-    numbers = [int.from_bytes(hashlib.blake2b(one.encode(), digest_size=8).digest(), "big") for one in ids]
+    """The set of rows with these ids, however a file or an alignment spells them."""
+    spelt = (canonical(one).encode() for one in ids)
+    numbers = [int.from_bytes(hashlib.blake2b(each, digest_size=8).digest(), "big") for each in spelt]
     return np.unique(np.array(numbers, dtype=np.uint64))
 
 
@@ -265,6 +269,12 @@ def rounding_unit(value: float, rows: int) -> float:
     return float(2.0 ** (math.frexp(value)[1] - bits))
 
 
+def _is_count(name: str) -> bool:
+    if "/" not in name:
+        return name in EXACT
+    return not name.endswith(COARSE_ENDS) and not name.startswith(COARSE_FIGURES)
+
+
 @dataclass(frozen=True)
 class Evaluation:
     """Lets figures over one set of rows out, as its owner wants them."""
@@ -284,7 +294,7 @@ class Evaluation:
     def release(self, k: int, figures: dict[str, float]) -> dict[str, float]:
         """What leaves after iteration k; the same noise whenever it is evaluated again."""
         if self.noise is None:
-            return {n: each if n in EXACT or "/" in n else rounded(each, self.rows) for n, each in figures.items()}
+            return {n: each if _is_count(n) else rounded(each, self.rows) for n, each in figures.items()}
         if "accuracy" not in figures:
             return {}
         words = self.noise.words(f"evaluation {self.name} {self.epsilon!r}", self.run, k, np.zeros(1, np.int64), 1)
