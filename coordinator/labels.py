@@ -109,9 +109,11 @@ class LabelAccess:
         if wanted == "balanced":
             return balanced_weights(labels.values[rows], len(labels.classes))
         if set(wanted) != set(labels.classes):
+            quotes = " (YAML reads yes, no, on and off as truth values: put them in quotes)"
             raise LabelsMissing(
                 f"class_weights are of {', '.join(sorted(wanted))}; the classes of {self.spec.label_table} are "
                 f"{', '.join(labels.classes[:20])}: give each of them a weight, or write `balanced`"
+                + (quotes if {"True", "False"} & set(wanted) else "")
             )
         return np.array([wanted[name] for name in labels.classes])
 

@@ -30,4 +30,4 @@ class Scale:
 
     def of_bin(self, coefficient: float, weight: float) -> float:
         """Points of a bin: added up over columns and parties, with those that a row begins with, they are its score."""
-        return -self.factor * coefficient * weight
+        return -self.factor * coefficient * weight + 0.0  # no -0

@@ -462,7 +462,7 @@ def _real(file: TableFile, column: str, texts: Sequence[str], spelling: Spelling
         raise LabelInvalid(
             file.path,
             f"{texts[row][:40]!r} is not a finite number" if texts[row] else "no label",
-            "Correct it, or load the labels as classes" if texts[row] else UNLABELLED,
+            "Correct it, or train a model of classes, such as `family: logistic`" if texts[row] else UNLABELLED,
             column=column,
             place=file.place(row),
         )

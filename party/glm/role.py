@@ -163,7 +163,9 @@ def role(begun: Begun) -> GlmRole:
         raise ColumnsUnscaled("this party has no key of its own to mix columns with")
     noise, mixed = opened.privacy().noise, mixtures(sum(begun.upper_sizes))
     trained, first = features[rows.trained], begun.index == 0
-    block = steps.block(trained, noise, opened.run_id, opened.name, mixed, carries_intercept=first)
+    block = steps.block(
+        trained, noise, opened.run_id, opened.name, mixed, carries_intercept=first, least=_least(settings)
+    )
     if settings.penalty.strength:
         _check_scale(block)
     return GlmRole(features, rows, block, settings.penalty.strength * settings.penalty.l1_ratio)
@@ -176,6 +178,11 @@ def predictor(begun: Begun, trained: SavedModel) -> GlmRole:
 
 def _features(opened: Opened) -> Array:
     return np.ascontiguousarray(opened.table.features, dtype=np.float64)
+
+
+def _least(settings: GlmSpec) -> float:
+    """From where on a column counts as independent of the others."""
+    return steps.NEARLY_DEPENDENT if settings.penalty.strength else steps.INDEPENDENT
 
 
 def _check_scale(block: steps.Block) -> None:
@@ -197,7 +204,7 @@ def accept(opened: Opened) -> Offer:
     if opened.predicts:
         return Offer()
     rows = row_sets(opened.spec, len(opened.table))
-    kept = steps.independent_columns(_features(opened))
+    kept = steps.independent_columns(_features(opened), _least(opened.spec.settings(GlmSpec)))
     size = int(kept.sum())
     covered = Coverage(
         rows=len(rows.trained),

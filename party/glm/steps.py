@@ -30,14 +30,19 @@ from parley.protocols.glm.messages import PENALTY_UNIT, Solution
 
 INDEPENDENT = 1e-7
 """A column whose part outside the others is shorter than this share of it counts as dependent."""
+NEARLY_DEPENDENT = 2.0**-8
+"""The same with a penalty, whose weights must fit a sum: 1 − R² is 1.5e-5 there, variance inflation 65 000."""
 RELAXATION = 1.6
 """Of ADMM (Boyd et al. 2011, section 3.4.3): between 1.5 and 1.8 few steps are needed."""
 LARGEST_MIXING = 2.0**10
 """Sizes of weights of a penalised run beyond this, or below its inverse, would not fit the ring of a sum."""
 
 
-def independent_columns(features: Array) -> Array:
-    """Which columns are no combination of the ones before them and a constant; none that is constant itself."""
+def independent_columns(features: Array, least: float = INDEPENDENT) -> Array:
+    """Which columns are no combination of the ones before them and a constant; none that is constant itself.
+
+    `least` is the share of a column outside the others from which on it is none.
+    """
     if not features.size:
         return np.zeros(features.shape[1], dtype=bool)
     centred = features - features.mean(axis=0)
@@ -47,7 +52,7 @@ def independent_columns(features: Array) -> Array:
     triangle = np.linalg.qr(centred[:, known] / lengths[known], mode="r")
     outside = np.zeros(int(known.sum()))
     outside[: len(triangle)] = np.abs(np.diag(triangle))
-    kept[known] = outside > INDEPENDENT
+    kept[known] = outside > least
     return np.asarray(kept)
 
 
@@ -72,9 +77,18 @@ class Block:
         return int(self.weights.shape[1])
 
 
-def block(features: Array, noise: KeyedNoise, run: str, party: str, mixtures: int, *, carries_intercept: bool) -> Block:
+def block(
+    features: Array,
+    noise: KeyedNoise,
+    run: str,
+    party: str,
+    mixtures: int,
+    *,
+    carries_intercept: bool,
+    least: float = INDEPENDENT,
+) -> Block:
     """Orthonormal columns and secret weights; the same whenever a session of the run begins."""
-    kept = independent_columns(features)
+    kept = independent_columns(features, least)
     chosen = np.ascontiguousarray(features[:, kept], dtype=np.float64)
     basis, triangle = np.linalg.qr(chosen)
     weights = secret_gaussians(noise, run, party, int(kept.sum()), mixtures)

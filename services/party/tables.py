@@ -19,6 +19,8 @@ from parley.tables.row_files import Workspace, load_mapped
 from parley.tables.survey import Survey, survey
 
 logger = logging.getLogger(__name__)
+_MOST_NAMED = 10
+"""Columns that a notice for their owner lists."""
 _HELD_SHARE = 0.5
 
 
@@ -182,17 +184,21 @@ class TableStore:
     def offer(self, name: str, progress: Callable[[float], None] = lambda _: None) -> TableOffer:
         """What to say of a table to those who may use it; `progress` is called with the share that has been read."""
         try:
-            return self.examine(name, progress)
+            return self.examine(name, progress, named=False)
         except TableError as error:
             logger.warning("table %s cannot be used: %s", name, error.without_values)
             return TableOffer(name, problem="cannot be loaded; the party's log says why")
 
-    def examine(self, name: str, progress: Callable[[float], None] = lambda _: None) -> TableOffer:
-        """The same, for the table's owner: what is wrong is raised as a `TableError` that may quote values."""
+    def examine(
+        self, name: str, progress: Callable[[float], None] = lambda _: None, *, named: bool = True
+    ) -> TableOffer:
+        """The same, for the table's owner: columns are `named`, and what is wrong is raised as a `TableError` that may
+        quote values.
+        """
         declared, request = self.declared(name), self._request(name, None, dense=False)
         dates = () if declared is None else declared.dates
         found = survey(replace(request, spelling=replace(request.spelling, dates=dates)), progress, self._workspace)
-        return TableOffer(name, found.rows, found.features, notice=_notice(found, declared))
+        return TableOffer(name, found.rows, found.features, notice=_notice(found, declared, named=named))
 
     def _config(self, name: str) -> TableConfig:
         if name not in self._tables:
@@ -202,14 +208,15 @@ class TableStore:
         return self._tables[name]
 
 
-def _notice(found: Survey, declared: Declared | None) -> str:
-    """What a run that trains on a table needs first; nothing of it is a value."""
+def _notice(found: Survey, declared: Declared | None, *, named: bool) -> str:
+    """What a run that trains on a table needs first; nothing of it is a value, and columns go unnamed to others."""
     wants = Declared() if declared is None else declared
     flaws = []
-    if set(found.words) - set(wants.categorical):
-        flaws.append("columns of words")
+    words = [column for column in found.words if column not in wants.categorical]
+    if words:
+        flaws.append("columns of words" + (_listed(words) if named else ""))
     if found.missing and wants.missing == "refuse":
-        flaws.append("missing values")
+        flaws.append("missing values" + (_listed(found.missing) if named else ""))
     notices = []
     if flaws:
         notices.append(
@@ -221,6 +228,12 @@ def _notice(found: Survey, declared: Declared | None) -> str:
     if rows:
         notices.append(f"has {' and '.join(rows)}: align it before training (parley align --duplicates first, or drop)")
     return "; ".join(notices)
+
+
+def _listed(columns: Sequence[str]) -> str:
+    """Columns in brackets, the first of them where they are many."""
+    more = f" and {len(columns) - _MOST_NAMED} more" if len(columns) > _MOST_NAMED else ""
+    return f" ({', '.join(map(repr, columns[:_MOST_NAMED]))}{more})"
 
 
 def chosen_rows(table: Table, ids: list[str]) -> Table:

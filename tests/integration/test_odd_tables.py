@@ -85,6 +85,7 @@ def typed(folder, generator):
         "id": pa.array(range(ROWS), pa.int64()),
         "product code": codes,
         "price": pa.array(prices, pa.decimal128(12, 2)),
+        "price abroad": pa.array([round(float(price) * 1.1, 3) for price in prices]),  # nearly the same column again
         "first order": pa.array(days, pa.date32()),
         "last order": pa.array(times, pa.timestamp("ms", tz="Europe/Oslo")),
         "loyal": pa.array((generator.random(ROWS) < 0.5).tolist(), pa.bool_()),

@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from parley.coordinator.labels import LabelAccess, ReleasePlan
+from parley.coordinator.labels import LabelAccess, LabelsMissing, ReleasePlan
 from parley.numerics.losses import ForwardCorrectedBits, ForwardCorrectedSoftmax, Softmax
 from parley.party.bambi.local_role import training_loss
 from parley.privacy.dataset_ledger import DatasetTerms
@@ -52,3 +52,16 @@ def test_the_kind_that_a_spec_names_is_drawn_and_coordinator_and_party_train_on_
     assert np.array_equal(first, second) == (mechanism == "once")
     if kind == "randomised_response":
         assert np.array_equal(first.sum(axis=1), np.ones(len(ROWS)))
+
+
+@pytest.mark.parametrize(("written", "hint"), [("{yes: 5, no: 1}", "in quotes"), ("{late: 5, paid: 1}", "a weight")])
+def test_weights_of_other_classes_are_refused_with_what_yaml_makes_of_yes_and_no(written, hint):
+    spec = parse_spec(
+        SPEC.format(mechanism='"off"', kind="auto").replace("bambi}", f"bambi, class_weights: {written}}}")
+    )
+    labels = Labels(np.array(["1", "2"]), np.array([0, 1]), ("no", "yes"))
+    terms = DatasetTerms(epsilon=math.inf, delta=0.0)
+    access = LabelAccess(spec, "run", lambda _, __: labels, scratch_ledger(), new_key(), terms=terms)
+    with pytest.raises(LabelsMissing, match=hint) as refusal:
+        access.class_weights(labels, np.arange(2), spec.train.class_weights)
+    assert ("quotes" in str(refusal.value)) == (hint == "in quotes")

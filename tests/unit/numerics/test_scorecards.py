@@ -19,3 +19,7 @@ def test_bins_add_what_their_logit_is_worth():
     score = scale.of_intercept(-1.2) + scale.of_bin(0.8, -0.5) + scale.of_bin(-1.1, 0.3)
     assert score == pytest.approx(500 + 40 * (-logit - log(10)) / log(2))
     assert exp(-logit) == pytest.approx(10 * 2 ** ((score - 500) / 40))
+
+
+def test_a_column_without_a_part_has_no_points_and_no_sign():
+    assert str(Scale(600, 50, 20).of_bin(0.0, 1.5)) == "0.0"

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from parley.party.glm import steps
-from parley.party.glm.role import GlmRole, accept
+from parley.party.glm.role import ColumnsUnscaled, GlmRole, _check_scale, accept
 from parley.party.roles import Opened
 from parley.privacy.noise import KeyedNoise
 from parley.protocols.glm.messages import GlmRound, Solution, columns_of, mixtures
@@ -113,3 +113,17 @@ def test_a_party_says_the_same_of_its_columns_whichever_rows_are_asked_for():
         return offer.upper_size, offer.warnings, offer.coverage.rank
 
     assert offered("0:40") == offered("1:41") == (2, (), 2)
+
+
+def test_with_a_penalty_a_nearly_repeated_column_is_left_out_and_the_rest_fits_a_sum():
+    """The same amount in another currency, rounded: its weights would be as large as the rounding is small."""
+    plain = X / X.std(axis=0)
+    twice = np.column_stack([plain, plain[:, 0] * 1.1 + np.random.default_rng(3).normal(size=len(X)) * 1e-5])
+    assert steps.independent_columns(twice).tolist() == [True] * 4
+    block = steps.block(
+        twice, NOISE, "run-1", "bank", mixtures(5), carries_intercept=True, least=steps.NEARLY_DEPENDENT
+    )
+    assert not block.mixing[3].any()
+    _check_scale(block)
+    with pytest.raises(ColumnsUnscaled):
+        _check_scale(steps.block(twice, NOISE, "run-1", "bank", mixtures(5), carries_intercept=True))

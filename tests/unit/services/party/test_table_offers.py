@@ -31,6 +31,14 @@ def test_a_table_for_prediction_is_good_without_preprocessing_of_its_own(store):
     assert "blue" not in offer.notice
 
 
+def test_its_owner_is_told_which_columns_want_preprocessing_and_others_are_not(store):
+    wide = "id," + ",".join(f"w{n}" for n in range(30)) + "\n1," + ",".join("x" * 30) + "\n"
+    for text, named in ((MESSY, ("'colour')", "'age', 'colour')")), (wide, ("'w0', 'w1'", "and 20 more)"))):
+        found = store(text).examine("train").notice
+        assert all(part in found for part in named), found
+        assert not any(part in store(text).offer("train").notice for part in named)
+
+
 def test_a_table_whose_preprocessing_covers_its_flaws_needs_no_notice(store):
     declared = {"missing": "median", "categorical": {"columns": ["colour"]}}
     assert store(MESSY, preprocess=declared).offer("train").notice == ""
