@@ -1,10 +1,10 @@
 """Metrics on true labels are releases: over enough rows, counted across runs, with noise where the owner wants it.
 
 An accuracy over one row is that row's label, and so is the difference of two accuracies over sets that differ by it.
-Hence three rules, over all runs on a label table: a figure is over at least `minimum_rows` rows; so is whatever sets
-tell together, two that differ by a few rows or three that add up to one (shared_rows.py); a row is in a limited number
-of sets and of evaluations. The register is durable, and a
-run's evaluations are written down before the first of them: going on with a run costs nothing more.
+Hence four rules, over all runs on a label table: a figure is over at least `minimum_rows` rows; two different sets
+differ by at least as many; whatever any number of sets tell together, such as three that add up to one row, is about at
+least half as many (shared_rows.py); a row is in a limited number of sets and of evaluations. The register is durable,
+and a run's evaluations are written down before the first of them: going on with a run costs nothing more.
 
 A loss is told the more coarsely the fewer rows it is over. What the rules do not exclude: whoever knows the scores of
 every row and sees many exact figures can solve for labels (Dinur and Nissim 2003; a loss tells more than an accuracy).
@@ -240,14 +240,18 @@ def open_register(url: str) -> EvaluationRegister:
 
 
 def _check_shares(order: Order, others: list[Members], policy: EvaluationPolicy) -> None:
-    """Refuse a set that would bring figures closer to single rows than `minimum_rows` lets them come."""
+    """Refuse a set that would bring figures closer to single rows than half of `minimum_rows` lets them come.
+
+    The whole of it would refuse the test sets of two seeds where a table has a hundred rows or two.
+    """
+    least = policy.minimum_rows / 2
     rows = functools.reduce(np.union1d, others, order.members)
     before = row_shares(others, rows) if others else np.zeros(len(rows))
     after = row_shares([*others, order.members], rows)
-    if ((after > _NEARLY_ONE / policy.minimum_rows) & (after > _NEARLY_ONE * before)).any():
+    if ((after > _NEARLY_ONE / least) & (after > _NEARLY_ONE * before)).any():
         raise EvaluationRefused(
             f"figures over the {order.name} rows, added to and subtracted from those of sets that were evaluated "
-            f"before, would be about fewer than {policy.minimum_rows} rows (`minimum_evaluation` of the coordinator's "
+            f"before, would be about fewer than {least:g} rows (half of `minimum_evaluation` of the coordinator's "
             "labels): take the rows of one of those sets, or rows that are in none of them"
         )
 

@@ -18,6 +18,7 @@ from parley.protocols.explore.messages import ExploreRound, ReleasedLabels
 from parley.protocols.explore.settings import ExploreSpec
 from parley.spec.rows import Rows, divide
 from parley.spec.run import RunSpec
+from parley.tables.loading import Labels
 
 
 class ExploreProgram:
@@ -60,15 +61,26 @@ def program(spec: RunSpec, access: LabelAccess) -> ExploreProgram:
         return ExploreProgram(None, np.empty(0, dtype=np.int64), spec.checkpoint_every, correlations=crossed)
     labels = access.load("logistic")
     rows = divide(spec.split, len(labels), stream(spec.seed, "split")).trained
+    _count_figures(spec, access, labels, rows)
     gate = access.gate(labels, Logistic(), ReleasePlan(lambda _: rows, 1, rows))
     return ExploreProgram(gate, rows, spec.checkpoint_every, correlations=crossed)
 
 
 def check(spec: RunSpec, access: LabelAccess, rows: CommonRows) -> None:
     """Refuse labels that do not fit the parties' rows, or a split that does not."""
-    divide(spec.split, rows.count, stream(spec.seed, "split"))
+    trained = divide(spec.split, rows.count, stream(spec.seed, "split")).trained
     if spec.settings(ExploreSpec).against_label:
-        check_rows(access.load("logistic"), rows.count, rows.digest, rows.party)
+        labels = access.load("logistic")
+        check_rows(labels, rows.count, rows.digest, rows.party)
+        _count_figures(spec, access, labels, trained)
+
+
+def _count_figures(spec: RunSpec, access: LabelAccess, labels: Labels, rows: Rows) -> None:
+    """Evidence against true labels is a figure on them, as an accuracy is; of noisy ones the ledger knows already."""
+    if spec.privacy.labels.mechanism == "off":
+        if access.evaluations is not None:
+            access.evaluations.refuse_exact("train.against_label without noise on labels")
+        access.evaluation(labels, rows, "explored", 1)
 
 
 def foretell(spec: RunSpec, access: LabelAccess, widths: Widths) -> Forecast:

@@ -60,7 +60,7 @@ def test_three_sets_that_add_up_to_one_row_are_not_all_measured(register):
     a, b = list(range(40)), list(range(100, 140))
     register.reserve("a and x", order([*a, 77]), POLICY)
     register.reserve("b", order(b), POLICY)
-    with pytest.raises(EvaluationRefused, match=r"added to and subtracted from .* fewer than 20 rows"):
+    with pytest.raises(EvaluationRefused, match=r"added to and subtracted from .* fewer than 10 rows"):
         register.reserve("a and b", order(a + b), POLICY)
     register.reserve("again", order([*a, 77]), POLICY)
     register.reserve("none of them", order(range(200, 240)), POLICY)
@@ -71,7 +71,7 @@ def test_two_rows_that_further_sets_tell_apart_are_refused_as_one_is(register):
     register.reserve("a, x and y", order([*a, 77, 78]), POLICY)
     register.reserve("c and x", order([*c, 77]), POLICY)
     register.reserve("b", order(b), POLICY)
-    with pytest.raises(EvaluationRefused, match="fewer than 20 rows"):
+    with pytest.raises(EvaluationRefused, match="fewer than 10 rows"):
         register.reserve("a and b", order(a + b), POLICY)
 
 
