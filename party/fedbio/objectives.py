@@ -26,9 +26,9 @@ from parley.protocols.rounds import MEASURE_UNIT
 
 Rows = NDArray[np.int64]
 
-TRUST_STEPS = 50
-"""Steps of the fixed point of `trust`; each shrinks the distance, and the model moves on before more would matter."""
 LEAST_TRUST = 0.02
+USUAL_ROWS = 4500
+"""Rows of a party for which the default η and L2 coefficient of data cleaning are meant."""
 STEP_LIMIT, NETWORK_STEP_LIMIT = 4.0, 1.0
 """Largest step in units of 1/λ: where descent on a softmax regression could diverge, and less for hidden layers."""
 POWER_STEPS = 30
@@ -256,20 +256,20 @@ class DataCleaning(AutogradObjective):
         return (torch.sigmoid(x[rows]) * losses).mean() + 0.5 * self.ridge * (y @ y)
 
     def trust(self, y: Vector) -> float:
-        """Share of this party's labels that are right, as model y has it: the rest is drawn from all classes alike.
+        """Share of this party's labels that are right, if model y is: the rest is drawn from all classes alike.
 
-        The maximum of the likelihood of π·p + (1 − π)/C over π, where p is what the model gives to the labels.
+        How often the model agrees with a label, without what agrees by chance. A model's own probabilities would
+        overstate the share, since a model that is held back by L2 is less sure than it should be.
         """
-        share, given = 0.5, np.exp(self._own_scores(y))
-        for _ in range(TRUST_STEPS):
-            share = float(np.mean(share * given / (share * given + (1 - share) / self.classes)))
+        agreement = float(np.mean(self.predict(y, self.features) == self.labels))
+        share = (agreement * self.classes - 1) / (self.classes - 1)
         return min(max(share, LEAST_TRUST), 1 - LEAST_TRUST)
 
     def warm_gradient(self, y: Vector, trust: float | None, rows: Rows, checked: Rows) -> Vector:
         """∇_y of the likelihood of labels of which a share `trust` is right, and of the checked rows; None: only those.
 
         A checked row counts as much as a training row whose label is believed. The fewer labels are in doubt, the less
-        the L2 coefficient is needed: it is multiplied by their share.
+        the L2 coefficient is needed: it is multiplied by their share. Of fewer rows than usual more is needed.
         """
         leaf = _leaf(y)
         features, labels, checked_features, checked_labels = self._tensors
@@ -279,7 +279,8 @@ class DataCleaning(AutogradObjective):
             given = scores.gather(1, labels[rows][:, None])[:, 0].exp()
             likelihood = torch.log(trust * given + (1 - trust) / self.classes).mean()
             loss = (len(checked_labels) / len(labels) * loss - likelihood) / trust
-        ridge = self.ridge if trust is None else self.ridge * (1 - trust)
+        ridge = self.ridge * max(1.0, sqrt(USUAL_ROWS / len(labels)))
+        ridge = ridge if trust is None else ridge * (1 - trust)
         (gradient,) = torch.autograd.grad(loss + 0.5 * ridge * (leaf @ leaf), leaf)
         found: Vector = gradient.numpy()
         return found

@@ -25,7 +25,7 @@ import numpy as np
 from parley.numerics.neumann import neumann_product, project_ball, residual
 from parley.numerics.storm import Schedule, Vector, storm
 from parley.numerics.streams import batch
-from parley.party.fedbio.objectives import BilevelObjective, Rows
+from parley.party.fedbio.objectives import USUAL_ROWS, BilevelObjective, Rows
 from parley.protocols.fedbio.messages import AveragingRound
 
 BlockName = Literal["x", "y", "u"]
@@ -359,7 +359,12 @@ class Party:
         gamma, tau = min(settings.gamma * alpha, most), min(settings.tau * alpha, most)
         u = at.u - tau * direction.u if at.u.size else at.u
         inside = project_ball(u, settings.radius)
-        moved = Blocks(at.x - settings.eta * alpha * direction.x, at.y - gamma * direction.y, inside)
+        eta = settings.eta * alpha
+        if (
+            settings.warm_rounds
+        ):  # differs from the paper: of fewer rows each is drawn more often, and moves as far in all
+            eta *= min(1.0, self.objective.lower_rows / USUAL_ROWS)
+        moved = Blocks(at.x - eta * direction.x, at.y - gamma * direction.y, inside)
         return moved, int(inside is not u)
 
     def _storm(

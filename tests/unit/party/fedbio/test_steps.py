@@ -8,6 +8,7 @@ from parley.numerics.few_shot import sample_task
 from parley.numerics.storm import Schedule
 from parley.party.fedbio.hyper_representation import HyperRepresentation, load_omniglot
 from parley.party.fedbio.objectives import (
+    USUAL_ROWS,
     AutogradObjective,
     DataCleaning,
     InvalidData,
@@ -17,6 +18,7 @@ from parley.party.fedbio.objectives import (
     suspects,
 )
 from parley.party.fedbio.steps import (
+    Blocks,
     InvalidSettings,
     MeanMismatch,
     Party,
@@ -373,7 +375,7 @@ def test_warm_gradients_are_those_of_the_likelihood():
         if trust is not None:
             sure = (30 / 40 * sure - np.log(trust * own + (1 - trust) / 3).mean()) / trust
         doubt = 1 if trust is None else 1 - trust
-        return sure + 0.5 * doubt * objective.ridge * at @ at
+        return sure + 0.5 * doubt * np.sqrt(USUAL_ROWS / 40) * objective.ridge * at @ at
 
     for trust in (None, 0.7):
         found = objective.warm_gradient(y, trust, rows, checked)
@@ -403,6 +405,20 @@ def test_weights_begin_to_move_after_the_warm_rounds_from_where_the_model_puts_t
     assert 0 < moved.max() < 1
     state, momenta = party.contribute(state, asked("momenta", 2, mean), RANDOM)
     assert momenta.size == mean.size
+
+
+def test_few_rows_are_moved_as_far_in_all_by_the_bilevel_rounds_as_many():
+    objective, _ = labelled(0.3, rows=60)
+    wide = settings(upper="private", eta=1.0, local_steps=1, lower_batch=60)
+    moves = []
+    for warm in (0, 1):
+        party = Party(replace(wide, warm_rounds=warm), objective)
+        state = party.start(np.ones(60), 0.1 * np.ones(objective.lower_size))
+        point = Blocks(state.variables.x, state.variables.y, np.arange(float(objective.lower_size)))
+        moved, _ = party._step(point, party.directions(point, 1, 0, RANDOM), 1)
+        moves.append(moved.x - point.x)
+    np.testing.assert_allclose(moves[1], moves[0] * 60 / USUAL_ROWS)
+    assert np.abs(moves[0]).max() > 0
 
 
 @pytest.mark.parametrize("unit", [1.0, 1000.0])
