@@ -1,7 +1,7 @@
 """The labels of one run at the coordinator, and the one way to the gate in front of them."""
 
 import math
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
@@ -63,6 +63,8 @@ class LabelAccess:
     """Problems that the coordinator's owner lets a run import."""
     terms_of: Callable[[str], DatasetTerms] = lambda _: DatasetTerms()
     """What owners of other label tables allow, by name."""
+    names_of: Callable[[str], Sequence[str]] = lambda name: (name,)
+    """All names of the same labels, by one of them."""
 
     def beside(self, table: str) -> "LabelAccess":
         """Another label table of the same coordinator, about the same rows, with an account of its own."""
@@ -84,7 +86,7 @@ class LabelAccess:
         asked = self.spec.evaluation
         if known.epsilon is not None:
             return None
-        return Measures(asked.threshold, known.minimum_rows, asked.resamples, self.spec.seed)
+        return Measures(asked.threshold, known.minimum_rows, asked.resamples)
 
     def load(self, loss: str) -> Labels:
         """The labels, as a loss of this name takes them."""
@@ -121,10 +123,11 @@ class LabelAccess:
         off = settings.mechanism == "off"
         bins = None if settings.bins is None else Bins(settings.bins.low, settings.bins.high, settings.bins.points)
         policy = LabelPolicy(settings.mechanism, None if off else settings.epsilon, settings.kind, bins)
-        tags = tag_records(noise, self.spec.label_table, labels.ids.tolist(), _values(labels))
+        dataset = self._dataset()
+        tags = tag_records(noise, dataset, labels.ids.tolist(), _values(labels))
         vault = LabelVault(labels.values, loss, policy, noise, self.run_id, tags, labels.classes, dtype, self.measures)
         budget, digest = Budget(math.inf) if off else self._budget(), labels_digest(labels)
-        self.ledger.open_run(self.run_id, len(labels), budget, digest, self.spec.label_table)
+        self.ledger.open_run(self.run_id, len(labels), budget, digest, dataset)
         recipients = tuple(entry.name for entry in self.spec.parties)
         return LabelGate(
             vault,
@@ -136,6 +139,14 @@ class LabelAccess:
             plan.trained_rows,
             self.terms,
         )
+
+    def _dataset(self) -> str:
+        """What the account of the labels is called: by the first of their names, or by the one that it has already."""
+        names = self.names_of(self.spec.label_table)
+        if len(names) == 1:
+            return names[0]
+        known = self.ledger.datasets()
+        return next((name for name in names if name in known), names[0])
 
     def _budget(self) -> Budget:
         """What the run may spend: what its spec says, or ε of its one draw, or all that the labels' owner allows."""

@@ -82,7 +82,7 @@ class Scale:
 
 
 FULL = Scale(60_000, 10_000, 100, 50, (1.0, 8.0, 20.0), NETWORKS, SHARES, 18, 300)
-QUICK = Scale(2_000, 2_000, 15, 10, (1.0, 8.0), ("ring",), (0.5,), 15, 10)
+QUICK = Scale(10_000, 2_000, 15, 10, (1.0, 8.0), ("ring",), (0.5,), 10, 90)
 
 
 def private_spec(scale: Scale, seed: int) -> str:

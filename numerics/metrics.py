@@ -46,7 +46,6 @@ class Measures:
     """Fewest rows of a cell that leaves."""
     resamples: int = 0
     """Of bootstrap intervals; 0 for none."""
-    seed: int = 0
 
 
 def class_details(p: Array, truth: Array, names: Sequence[str], measures: Measures) -> dict[str, float]:
@@ -65,10 +64,13 @@ def class_details(p: Array, truth: Array, names: Sequence[str], measures: Measur
 
 
 def intervals(figures_of: Callable[[Array], dict[str, float]], rows: int, measures: Measures) -> dict[str, float]:
-    """Ends of percentile intervals of figures, of so many resamples of the rows; to three digits, for what leaves."""
+    """Ends of percentile intervals of figures, of so many resamples of the rows; to three digits, for what leaves.
+
+    The rows of the resamples are the same in every run: by other ones, figures of other parts of the rows would leave.
+    """
     if not measures.resamples or not rows:
         return {}
-    draw = stream(measures.seed, "bootstrap")
+    draw = stream(0, "bootstrap")
     found: dict[str, list[float]] = {}
     for _ in range(measures.resamples):
         for name, value in figures_of(draw.integers(0, rows, rows)).items():

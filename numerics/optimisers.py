@@ -113,3 +113,36 @@ def move(
         return x - size * corrected / scale, Moments(first, second, count)
     first = optimiser.momentum * moments.first + gradient
     return x - size * first, Moments(first, moments.second, count)
+
+
+class AdamInPlace:
+    """Many steps of Adam on one vector: `move` without a new array for every operation."""
+
+    def __init__(self, x: Vector, moments: Moments[Vector], sizes: Vector) -> None:
+        self.x = x.copy()
+        self._first, self._second, self._count = moments.first.copy(), moments.second.copy(), moments.count
+        self._sizes, self._scratch = sizes, np.empty_like(x)
+
+    @property
+    def moments(self) -> Moments[Vector]:
+        """As of the last step."""
+        return Moments(self._first, self._second, self._count)
+
+    def step(self, gradient: Vector, scale: float) -> None:
+        """Move every entry by its own size times `scale`."""
+        self._count += 1
+        first, second, scratch = self._first, self._second, self._scratch
+        first *= BETA_1
+        np.multiply(gradient, 1 - BETA_1, out=scratch)
+        first += scratch
+        second *= BETA_2
+        np.multiply(gradient, gradient, out=scratch)
+        scratch *= 1 - BETA_2
+        second += scratch
+        np.divide(second, 1 - BETA_2**self._count, out=scratch)
+        np.sqrt(scratch, out=scratch)
+        scratch += EPSILON
+        np.divide(first, scratch, out=scratch)
+        scratch *= self._sizes
+        scratch *= scale / (1 - BETA_1**self._count)
+        self.x -= scratch

@@ -24,6 +24,8 @@ DirectionKind = Literal["orthogonal", "gaussian"]
 
 _DOMAIN = b"parley.stream.v1"
 _WORD = 2**64
+_SORTED_ABOVE = 32
+"""Rows for each one that is drawn."""
 
 
 class InvalidStream(ValueError):
@@ -133,15 +135,23 @@ def _distinct(seed: int, name: str, k: int, t: int, count: int, size: int) -> ND
     """
     # With what repeats on average, and a little more: one draw is then enough almost always.
     wanted = size + size * size // count + 16
-    earliest = np.empty(count, dtype=np.int64)
     while True:
         drawn = (_words(seed, name, k, t, wanted) % np.uint64(count)).astype(np.int64)
-        places = np.arange(len(drawn))
-        earliest[drawn[::-1]] = places[::-1]  # of all places of a value the last one written stays: the earliest
-        distinct: NDArray[np.int64] = drawn[earliest[drawn] == places]
+        distinct = drawn[_earliest(drawn, count)]
         if len(distinct) >= size:
             return distinct[:size]
         wanted *= 2
+
+
+def _earliest(drawn: NDArray[np.int64], count: int) -> NDArray[np.int64] | NDArray[np.bool_]:
+    """Where values below `count` stand for the first time, in order."""
+    if count > _SORTED_ABOVE * len(drawn):  # a place for each of many rows would cost more memory than sorting a few
+        return np.sort(np.unique(drawn, return_index=True)[1])
+    places = np.arange(len(drawn))
+    earliest = np.empty(count, dtype=np.int64)
+    earliest[drawn[::-1]] = places[::-1]  # of all places of a value the last one written stays: the earliest
+    first: NDArray[np.bool_] = earliest[drawn] == places
+    return first
 
 
 def _orthogonal_rows(generator: np.random.Generator, count: int, size: int) -> NDArray[np.float64]:

@@ -61,7 +61,7 @@ class CountNoise:
         if steps < 1:
             raise EpsilonOutOfRange(
                 f"At epsilon {self.epsilon:g} the noise of {self.histograms} histograms would be larger than {STEPS} "
-                "rows: raise epsilon, or explore fewer columns."
+                "rows: raise epsilon, or ask for fewer columns."
             )
         return steps
 

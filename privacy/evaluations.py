@@ -1,8 +1,9 @@
 """Metrics on true labels are releases: over enough rows, counted across runs, with noise where the owner wants it.
 
 An accuracy over one row is that row's label, and so is the difference of two accuracies over sets that differ by it.
-Hence three rules, over all runs on a label table: a figure is over at least `minimum_rows` rows; two different sets
-differ by at least as many; a row is in a limited number of sets and of evaluations. The register is durable, and a
+Hence three rules, over all runs on a label table: a figure is over at least `minimum_rows` rows; so is whatever sets
+tell together, two that differ by a few rows or three that add up to one (shared_rows.py); a row is in a limited number
+of sets and of evaluations. The register is durable, and a
 run's evaluations are written down before the first of them: going on with a run costs nothing more.
 
 A loss is told the more coarsely the fewer rows it is over. What the rules do not exclude: whoever knows the scores of
@@ -12,6 +13,7 @@ row's evaluations is kept under `budget`. The noise is cut off where its mass fa
 (epsilon, 2^-37).
 """
 
+import functools
 import hashlib
 import math
 import zlib
@@ -25,13 +27,19 @@ import sqlalchemy as sa
 from numpy.typing import NDArray
 
 from parley.privacy.noise import GRID, KeyedNoise, grid_laplace
+from parley.privacy.shared_rows import row_shares
 from parley.storage.engines import open_engine, write_transaction
 from parley.storage.failures import named_failures
 from parley.storage.migrations import History, upgrade
+from parley.tables.identities import canonical
 
 DOUBLE_BITS = 53
+_NEARLY_ONE = 1 + 1e-7
+"""Shares of rows are sums that were rounded."""
 EXACT = frozenset({"accuracy", "threshold", "precision", "recall", "f1"})
-"""Figures that leave as they are: counts over enough rows, as are those with a slash in their name."""
+"""Figures that leave as they are: counts over enough rows, as are most of those with a slash in their name."""
+COARSE_ENDS, COARSE_FIGURES = ("/low", "/high"), "classes/auc/"
+"""Figures with a slash that follow from every score and label, as losses do: ends of intervals, areas of classes."""
 Members = NDArray[np.uint64]
 """A set of rows: one number for each id, ascending."""
 
@@ -113,8 +121,9 @@ class Counted:
 
 
 def members_of(ids: Iterable[str]) -> Members:
-    """The set of rows with these ids."""
-    numbers = [int.from_bytes(hashlib.blake2b(one.encode(), digest_size=8).digest(), "big") for one in ids]
+    """The set of rows with these ids, however a file or an alignment spells them."""
+    spelt = (canonical(one).encode() for one in ids)
+    numbers = [int.from_bytes(hashlib.blake2b(each, digest_size=8).digest(), "big") for each in spelt]
     return np.unique(np.array(numbers, dtype=np.uint64))
 
 
@@ -184,7 +193,7 @@ class EvaluationRegister:
     def _check_counts(self, connection: sa.Connection, order: Order, policy: EvaluationPolicy) -> None:
         in_sets = np.zeros(len(order.members), dtype=np.int64)
         evaluated, spent = in_sets.copy(), np.zeros(len(order.members))
-        done = self._done(connection, order.label_table)
+        done, others = self._done(connection, order.label_table), list[Members]()
         for digest, blob in connection.execute(
             sa.select(sets.c.digest, sets.c.members).where(sets.c.label_table == order.label_table)
         ):
@@ -197,9 +206,12 @@ class EvaluationRegister:
                     f"would tell labels of these rows: take the same rows, or change at least {policy.minimum_rows} "
                     "(`minimum_evaluation` of the coordinator's labels)"
                 )
+            others.append(other)
             times, epsilon = done.get(digest, (0, 0.0))
             in_sets += shared if digest != order.digest else 0
             evaluated, spent = evaluated + shared * times, spent + shared * epsilon
+        if not any(np.array_equal(order.members, other) for other in others):
+            _check_shares(order, others, policy)
         limits = (
             ("test_sets_per_row", int(in_sets.max()) + 1, policy.sets_per_row),
             ("evaluations_per_row", int(evaluated.max()) + order.times, policy.evaluations_per_row),
@@ -227,6 +239,19 @@ def open_register(url: str) -> EvaluationRegister:
     return EvaluationRegister(open_engine(url))
 
 
+def _check_shares(order: Order, others: list[Members], policy: EvaluationPolicy) -> None:
+    """Refuse a set that would bring figures closer to single rows than `minimum_rows` lets them come."""
+    rows = functools.reduce(np.union1d, others, order.members)
+    before = row_shares(others, rows) if others else np.zeros(len(rows))
+    after = row_shares([*others, order.members], rows)
+    if ((after > _NEARLY_ONE / policy.minimum_rows) & (after > _NEARLY_ONE * before)).any():
+        raise EvaluationRefused(
+            f"figures over the {order.name} rows, added to and subtracted from those of sets that were evaluated "
+            f"before, would be about fewer than {policy.minimum_rows} rows (`minimum_evaluation` of the coordinator's "
+            "labels): take the rows of one of those sets, or rows that are in none of them"
+        )
+
+
 def rounded(value: float, rows: int) -> float:
     """A figure with one significant bit for every eight rows that it is over, and at least three.
 
@@ -242,6 +267,12 @@ def rounding_unit(value: float, rows: int) -> float:
     if bits >= DOUBLE_BITS or not math.isfinite(value) or value == 0:
         return 0.0
     return float(2.0 ** (math.frexp(value)[1] - bits))
+
+
+def _is_count(name: str) -> bool:
+    if "/" not in name:
+        return name in EXACT
+    return not name.endswith(COARSE_ENDS) and not name.startswith(COARSE_FIGURES)
 
 
 @dataclass(frozen=True)
@@ -263,7 +294,7 @@ class Evaluation:
     def release(self, k: int, figures: dict[str, float]) -> dict[str, float]:
         """What leaves after iteration k; the same noise whenever it is evaluated again."""
         if self.noise is None:
-            return {n: each if n in EXACT or "/" in n else rounded(each, self.rows) for n, each in figures.items()}
+            return {n: each if _is_count(n) else rounded(each, self.rows) for n, each in figures.items()}
         if "accuracy" not in figures:
             return {}
         words = self.noise.words(f"evaluation {self.name} {self.epsilon!r}", self.run, k, np.zeros(1, np.int64), 1)

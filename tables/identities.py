@@ -23,6 +23,8 @@ Duplicates = Literal["refuse", "first", "drop"]
 
 _WHOLE_NUMBER = re.compile(r"(-?[0-9]+)\.0*")
 _NO_VALUE = ("", "nan", "NaN")
+_OTHERWISE = re.compile(r"[^!-\-/-~]")
+"""Anything but visible ASCII, or a point: what is spelled without them is spelled in one way."""
 
 
 class IdsRepeated(ValueError):
@@ -143,6 +145,14 @@ def canonical(text: str | None) -> str:
         return ""
     number = _WHOLE_NUMBER.fullmatch(stripped)
     return number[1] if number else stripped
+
+
+def canonical_all(texts: Sequence[str | None]) -> list[str]:
+    """`canonical` of each; one look at all of them where none can have another spelling."""
+    known = [text for text in texts if text is not None]
+    if len(known) < len(texts) or _OTHERWISE.search("".join(known)) is not None:
+        return [canonical(text) for text in texts]
+    return ["" if text in _NO_VALUE else text for text in known]
 
 
 def identities(texts: Iterable[str | None], duplicates: Duplicates) -> Identities:

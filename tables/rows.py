@@ -76,6 +76,11 @@ class LocalRows:
             raise ValueError("rows are taken along the first axis")
         return self[rows]
 
+    def batch(self, level: str, rows: NDArray[np.int64], following: Callable[[], Iterator[NDArray[np.int64]]]) -> Array:
+        """A batch of a level of a run; `following` says which ones are likely to come after it."""
+        del level, following  # for rows that are read ahead
+        return self[rows]
+
     def shards(self, rows: NDArray[np.int64] | None = None) -> Iterator[Array]:
         """Some rows (all if None), a shard at a time."""
         for piece in pieces(len(self) if rows is None else len(rows), self._shard):

@@ -25,11 +25,19 @@ from parley.numerics.arrays import Vector
 from parley.protocols.bambi.columns import shortened
 from parley.protocols.bambi.messages import Coefficients, DirectionalForward, Gradient, Round, RowsForward, UpperForward
 from parley.protocols.rounds import Checkpoint, Finish
+from parley.spec.events import RunWarning
 
 EVALUATION_ROWS = 4096
 REMEDY = (
     "halve train.upper.optimiser.step, or take larger batches (train.upper.batch, train.lower.batch) or a larger "
     "train.regularisation"
+)
+
+
+SAME_ROWS = RunWarning(
+    "same rows at both levels",
+    "with `split.upper: lower` the indirect term of the hyper-gradient vanishes at the lower solution",
+    "take `hypergradient: local`, which gets further in some dozen exchanges; or give the upper level rows of its own",
 )
 
 
@@ -61,6 +69,13 @@ class BilevelRounds:
             pending = yield from Lower(problem, settings.upper.steps + 1).solve(settings.lower.final_steps, pending)
         pending = yield from evaluation(problem, settings.upper.steps, pending, observe)
         yield asked(pending, Finish())
+
+    @property
+    def _has_one_set_of_rows(self) -> bool:
+        """Whether local rounds would learn the same network."""
+        settings, rows = self._problem.settings, self._problem.plan.rows
+        implicit = settings.problem == "hyper_representation" and settings.hypergradient == "implicit"
+        return implicit and settings.embeds and np.array_equal(rows.lower, rows.upper)
 
     def _keeps_variables(self, k: int) -> bool:
         """The last variables of one's own problem are kept with a checkpoint, where there are any."""
@@ -100,6 +115,8 @@ class BilevelRounds:
             figures |= problem.own.upper_seen(h)
         loss = level.value(h)
         self.course, warning = self.course.seen(above_floor(level.floor, loss)).judged(REMEDY)
+        if k == 1 and self._has_one_set_of_rows:
+            warning = SAME_ROWS
         observe(Report(k, {"upper loss": loss, **figures}, warning))
         return Pending(Gradient(vartheta=shortened(level.gradient(h), problem.columns)), release)
 

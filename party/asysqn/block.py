@@ -69,19 +69,18 @@ class Block:
     def share(self, state: asysqn.State, requester: int, name: RowsName) -> Vector:
         """θ_I^ℓ of one request."""
         rows = None if isinstance(name, AllRows) else self.row_numbers(requester, name)
-        return asysqn.partial_theta(self.settings, self.data, state, rows)
+        return asysqn.partial_theta(self.data, state, rows)
 
     def shares(self, state: asysqn.State, requests: Sequence[tuple[int, RowsName]]) -> list[Vector]:
         """θ_I^ℓ of several requests at one w, the batches among them in one product."""
         batches = [self.row_numbers(who, name) for who, name in requests if isinstance(name, Batch)]
         parts: list[Vector] = []
         if batches:
-            whole = asysqn.partial_theta(self.settings, self.data, state, np.concatenate(batches))
+            whole = asysqn.partial_theta(self.data, state, np.concatenate(batches))
             parts = np.split(whole, np.cumsum([len(rows) for rows in batches])[:-1])
         answers = iter(parts)
         return [
-            next(answers) if isinstance(name, Batch) else asysqn.partial_theta(self.settings, self.data, state)
-            for _, name in requests
+            next(answers) if isinstance(name, Batch) else asysqn.partial_theta(self.data, state) for _, name in requests
         ]
 
     def advance(

@@ -19,7 +19,9 @@ loss(h + Σ_m Δ_m) ≤ (1/κ) Σ_m loss(h + κ Δ_m), and if every party lowers
 cannot rise, whatever the networks and however many the steps.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import repeat
 from typing import NamedTuple
 
 import numpy as np
@@ -28,7 +30,7 @@ from torch import Tensor
 
 from parley.numerics.arrays import Array, Vector
 from parley.numerics.losses import Loss, one_hot
-from parley.numerics.optimisers import Moments, descend
+from parley.numerics.optimisers import AdamInPlace, Moments, schedule
 from parley.numerics.streams import stream
 from parley.party.bambi.steps import Block, OutcomeMisshapen, OutcomeUnexpected, predict, start
 from parley.protocols.bambi.batches import local_rows, steps_of_a_pass
@@ -85,16 +87,6 @@ class LocalBlock:
         return max(local.least_steps, most)
 
 
-class _Adam(NamedTuple):
-    """A step size that falls to zero within a round, so that the model is at rest at every exchange."""
-
-    step: float
-    kind: str = "adam"
-    momentum: float = 0.0
-    decay_from: float = 0.0
-    clip: float | None = None
-
-
 def begin(block: Block) -> LocalState:
     """Before the first round, at the point where every mode begins."""
     state = start(block)
@@ -122,11 +114,8 @@ def apply(block: LocalBlock, state: LocalState, work: LocalWork) -> LocalState:
     features = _features(block, state.asked)
     h, target = _checked(block, state, work, len(features))
     begun = _moved(state, work.weights)
-    own = _logits(block, begun, features)
-    steps = _LocalSteps(block, features, h - block.amplification * own, target)
-    point, moments = begun, state.moments
-    for rows, t in _minibatches(block, state.asked.k, len(features), work.steps):
-        point, moments = steps.step(point, moments, rows, t, work)
+    others = h - block.amplification * _logits(block, begun, features)
+    point, moments = _stepped(block, begun, state.moments, _Exchanged(state.asked.k, features, others, target), work)
     return LocalState(point, moments, (state.point, *state.past)[:MOVES], state.asked.k)
 
 
@@ -165,53 +154,75 @@ def _moved(state: LocalState, weights: tuple[float, ...]) -> Point:
     return Point(x, y)
 
 
-def _minibatches(block: LocalBlock, k: int, count: int, steps: int) -> list[tuple[Array | slice, int]]:
-    """The rows of each local step: all of them in the fewest steps and below a pass, else drawn anew each pass."""
+class _Exchanged(NamedTuple):
+    """The rows of a round, as the local steps read them."""
+
+    k: int
+    features: Array
+    others: Array
+    """h − κ o: what stays when this party's logits are amplified."""
+    target: Array
+
+    def taken(self, rows: Array | None) -> tuple[Array, Array, Array]:
+        """Features, others and target of some rows, or of all."""
+        if rows is None:
+            return self.features, self.others, self.target
+        return self.features.take(rows, 0), self.others.take(rows, 0), self.target.take(rows, 0)
+
+
+def _stepped(
+    block: LocalBlock, begun: Point, moments: BothMoments, rows: _Exchanged, work: LocalWork
+) -> tuple[Point, BothMoments]:
+    """K steps of x and y: θ at ĥ = h + κ(s y − o), then g_y = sᵀθ + 2γy and g_x = J_sᵀ[θ yᵀ].
+
+    x and y are one vector here. Sizes fall to zero within a round, so that the model is at rest at every exchange.
+    """
+    whole, local = block.block, block.block.settings.local
+    cut = begun.x.numel()
+    sizes = np.full(cut + begun.y.numel(), local.upper_step, whole.features.dtype)
+    sizes[cut:] = local.lower_step
+    first, second = _joined(*(each.first for each in moments)), _joined(*(each.second for each in moments))
+    adam = AdamInPlace(_joined(*begun), Moments(first, second, moments[1].count), work.step_scale * sizes)
+    x, y = adam.x[:cut], adam.x[cut:].reshape(begun.y.shape)
+    gradient = np.empty_like(adam.x)
+    for t, some in enumerate(_minibatches(block, rows.k, len(rows.features), work.steps)):
+        features, others, target = rows.taken(some)
+        s, pullback = whole.model.with_pullback(x, features)
+        h = s @ y
+        h *= block.amplification
+        h += others
+        theta = block.loss.gradient(h, target)
+        gradient[cut:] = (s.T @ theta + 2 * whole.settings.regularisation * y).reshape(-1)
+        gradient[:cut] = pullback(theta @ y.T)
+        adam.step(gradient, schedule(1.0, 0.0, t + 1, work.steps))
+    reached = adam.moments
+    point, mean, square = (_parted(each, begun) for each in (adam.x, reached.first, reached.second))
+    return point, (Moments(mean.x, square.x, reached.count), Moments(mean.y, square.y, reached.count))
+
+
+def _joined(x: Tensor, y: Tensor) -> Vector:
+    return np.concatenate([x.numpy(), y.numpy().reshape(-1)])
+
+
+def _parted(joined: Vector, like: Point) -> Point:
+    cut = like.x.numel()
+    return Point(torch.from_numpy(joined[:cut]), torch.from_numpy(joined[cut:].reshape(like.y.shape)))
+
+
+def _minibatches(block: LocalBlock, k: int, count: int, steps: int) -> Iterator[Array | None]:
+    """Rows of each local step: all of them (None) in the fewest steps and below a pass, else drawn anew each pass."""
     settings = block.block.settings
     size, per_pass = settings.local.minibatch, steps_of_a_pass(settings, count)
     if steps < per_pass or steps <= settings.local.least_steps or size >= count:
-        return [(slice(None), t) for t in range(steps)]
-    found: list[tuple[Array | slice, int]] = []
+        yield from repeat(None, steps)
+        return
     order: Array = np.empty(0, dtype=np.int64)
     for t in range(steps):
         turn, place = divmod(t, per_pass)
         if place == 0:
             words = stream(block.block.seed, f"local/{block.block.index}", k, turn).bit_generator.random_raw(count)
             order = np.argsort(words, kind="stable")
-        found.append((order[place * size : (place + 1) * size], t))
-    return found
-
-
-@dataclass(frozen=True)
-class _LocalSteps:
-    """The rows of a round, as the local steps read them."""
-
-    block: LocalBlock
-    features: Array
-    others: Array
-    """h − κ o: what stays when this party's logits are amplified."""
-    target: Array
-
-    def step(
-        self, point: Point, moments: BothMoments, rows: Array | slice, t: int, work: LocalWork
-    ) -> tuple[Point, BothMoments]:
-        """One step of x and y: θ at ĥ = h + κ(s y − o), then g_y = sᵀθ + 2γy and g_x = J_sᵀ[θ yᵀ]."""
-        whole, local = self.block.block, self.block.block.settings.local
-        x = point.x.detach().clone().requires_grad_(point.x.numel() > 0)
-        a = torch.from_numpy(self.features[rows])
-        s = whole.model.apply(x, a)
-        own = s.detach().numpy() @ point.y.numpy()
-        h = self.others[rows] + self.block.amplification * own
-        theta = torch.from_numpy(self.block.loss.gradient(h, self.target[rows]))
-        g_y = s.detach().T @ theta + 2 * whole.settings.regularisation * point.y
-        y, y_moments = descend(point.y, g_y, moments[1], _Adam(work.step_scale * local.lower_step), t + 1, work.steps)
-        if not point.x.numel():
-            return Point(point.x, y), (moments[0], y_moments)
-        (g_x,) = torch.autograd.grad(s, x, theta @ point.y.T)
-        moved, x_moments = descend(
-            point.x, g_x, moments[0], _Adam(work.step_scale * local.upper_step), t + 1, work.steps
-        )
-        return Point(moved, y), (x_moments, y_moments)
+        yield order[place * size : (place + 1) * size]
 
 
 def _features(block: LocalBlock, ask: LocalForward) -> Array:

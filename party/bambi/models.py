@@ -9,7 +9,7 @@ the base trajectory and its Q perturbed copies cost one batched product per laye
 import importlib
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import ClassVar
@@ -18,6 +18,11 @@ import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional
+
+from parley.numerics.arrays import Array
+
+Pullback = Callable[[Array], Array]
+"""From weights w of B × out to ∇_x Σ_i ⟨T(x, a_i), w_i⟩, flat as x is; to be called once."""
 
 _ACTIVATIONS = {"relu": torch.relu, "tanh": torch.tanh}
 _GAINS = {"relu": math.sqrt(2.0), "tanh": 1.0}
@@ -99,6 +104,19 @@ class EmbeddingModel(ABC):
         """Return T(x_s, a) for each row of S × p weights, S × B × out, in one pass."""
         self._check(x_stack, a, dimensions=2)
         return self._forward_stack(self._tensors(x_stack), a)
+
+    def with_pullback(self, x: Array, a: Array) -> tuple[Array, Pullback]:
+        """Return T(x, a), and what takes derivatives at it."""
+        leaf = torch.from_numpy(x).clone().requires_grad_()
+        s = self.apply(leaf, torch.from_numpy(a))
+
+        def pullback(weights: Array) -> Array:
+            if not x.size:
+                return x
+            (gradient,) = torch.autograd.grad(s, leaf, torch.from_numpy(weights))
+            return np.asarray(gradient.numpy())
+
+        return s.detach().numpy(), pullback
 
     def row_gradients(self, x: Tensor, a: Tensor, weights: Tensor) -> Tensor:
         """∇_x ⟨T(x, a_i), w_i⟩ of each row i, B × p."""
@@ -195,6 +213,37 @@ class DenseModel(EmbeddingModel):
     def depth(self) -> int:
         """Number of affine layers."""
         return len(self.parameters) // 2
+
+    def with_pullback(self, x: Array, a: Array) -> tuple[Array, Pullback]:
+        """The same in closed form by numpy: on a small batch, autograd takes several times what its arithmetic does."""
+        inputs, weights = [a], self._layers(x)
+        for layer, (weight, bias) in enumerate(weights):
+            s = inputs[-1] @ weight.T
+            s += bias
+            if layer + 1 < self.depth:
+                inputs.append(np.tanh(s, out=s) if self.activation == "tanh" else np.maximum(s, 0, out=s))
+
+        def pullback(outer: Array) -> Array:
+            gradient, ones = np.empty_like(x), np.ones(len(a), x.dtype)
+            layers = self._layers(gradient)
+            for layer in reversed(range(self.depth)):
+                np.matmul(outer.T, inputs[layer], out=layers[layer][0])
+                np.matmul(ones, outer, out=layers[layer][1])
+                if layer:
+                    outer = outer @ weights[layer][0]
+                    value = inputs[layer]
+                    outer *= 1 - value * value if self.activation == "tanh" else value > 0
+            return gradient
+
+        return s, pullback
+
+    def _layers(self, x: Array) -> list[tuple[Array, Array]]:
+        """Weight and bias of every layer, as views of x."""
+        views, start = [], 0
+        for parameter in self.parameters:
+            views.append(x[start : start + parameter.size].reshape(parameter.shape))
+            start += parameter.size
+        return list(zip(views[::2], views[1::2], strict=True))
 
     def _forward(self, weights: Mapping[str, Tensor], a: Tensor) -> Tensor:
         for layer in range(self.depth):

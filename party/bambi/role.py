@@ -54,6 +54,7 @@ from parley.protocols.rounds import Checkpoint, Finish
 from parley.protocols.tensor.codec import Blobs
 from parley.spec.rows import RowSets, divide
 from parley.spec.run import RunSpec
+from parley.tables.read_ahead import FITS_SHARE, ROOM_SHARE, ReadAheadRows
 from parley.tables.rows import LocalRows
 
 _TYPES = {"float32": torch.float32, "float64": torch.float64}
@@ -201,7 +202,10 @@ def features_of(opened: Opened) -> Array | LocalRows:
     ones = _has_intercept(opened) and not settings.embeds
     if opened.engine is not None and _runs_in_shards(opened):
         return opened.engine.rows(_filled(opened.table.features), opened.spec.dtype)
-    if opened.table.files is not None or issparse(opened.table.features):
+    files, table = opened.table.files, opened.table.features
+    if files is not None and table.nbytes > FITS_SHARE * files.memory:
+        return ReadAheadRows(table, opened.spec.dtype, room=int(ROOM_SHARE * files.memory), ones=ones)
+    if files is not None or issparse(table):
         return LocalRows(opened.table.features, opened.spec.dtype, ones=ones)
     features = np.ascontiguousarray(opened.table.features, dtype=opened.spec.dtype)
     return np.append(features, np.ones_like(features[:, :1]), axis=1) if ones else features

@@ -22,6 +22,7 @@ of a few kilobytes an operation of torch takes longer than the arithmetic.
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -126,9 +127,13 @@ class Block:
 
     def embeds_next(self, k: int, t: int) -> bool:
         """Whether lower round (k, t) is followed by another one on rows of its own, at the same x."""
+        return self.settings.lower.solver == "sgd" and t + 1 < self.lower_rounds(k)
+
+    def lower_rounds(self, k: int) -> int:
+        """Gradient steps of upper iteration k, and the round that fixes θ where there is one."""
         lower = self.settings.lower
         steps = lower.warmup_steps if k == 0 else lower.steps if k <= self.settings.upper.steps else lower.final_steps
-        return lower.solver == "sgd" and (t + 1 < steps or self.linearises(k, t + 1))
+        return steps + self.linearises(k, steps)
 
     @property
     def span(self) -> slice:
@@ -310,13 +315,26 @@ def _lower_embedding(block: Block, points: Tensor, ask: LowerForward) -> Array:
     rows = lower_rows(block.settings, block.rows, block.seed, ask.k, ask.t)
     if isinstance(block.features, ShardedRows):
         return shards.embed(block.features, block.model, points if points.ndim > 1 else points[None], rows)
-    a = block.features.take(rows, axis=0)
+    if isinstance(block.features, LocalRows):
+        a = block.features.batch("lower", rows, lambda: _following_lower(block, ask))
+    else:
+        a = block.features.take(rows, axis=0)
     if block.model.kind == "identity":  # the features themselves, whatever x is
         return a[None] if points.ndim == 1 else np.broadcast_to(a, (len(points), *a.shape))
     with torch.no_grad():
         if points.ndim == 1:
             return np.asarray(block.model.apply(points, torch.from_numpy(a)).numpy()[None])
         return np.asarray(block.model.apply_stack(points, torch.from_numpy(a)).numpy())
+
+
+def _following_lower(block: Block, ask: LowerForward) -> Iterator[Array]:
+    """Lower batches after this one, as far as they are known to be asked for."""
+    draw = partial(lower_rows, block.settings, block.rows, block.seed)
+    once = block.settings.lower.solver == "newton"
+    if not once:
+        yield from (draw(ask.k, t) for t in range(ask.t + 1, block.lower_rounds(ask.k)))
+    for k in range(ask.k + 1, block.settings.upper.steps + 1):
+        yield from (draw(k, t) for t in range(1 if once else block.lower_rounds(k)))
 
 
 def regulariser(block: Block, x: Tensor) -> Array | float:
@@ -386,16 +404,21 @@ def _upper_forward(block: Block, state: State, ask: UpperForward) -> tuple[State
             raise _out_of_step(ask, state)
     rows = upper_rows(block.settings, block.rows, block.seed, ask.k)
     weights = state.x.detach().clone().requires_grad_(block.has_direct_term)
-    s = _upper_embedding(block, weights, rows)
+    s = _upper_embedding(block, weights, rows, ask.k)
     asked = UpperAsked(ask.k, lower, s, weights, rows)
     return state._replace(phase=asked), _addend(block, s.detach().numpy() @ state.y, ("upper", ask.k, 0))
 
 
-def _upper_embedding(block: Block, weights: Tensor, rows: Array) -> Tensor:
+def _upper_embedding(block: Block, weights: Tensor, rows: Array, k: int) -> Tensor:
     """s_m of the upper batch, with its graph to x where its features are here."""
     if isinstance(block.features, ShardedRows):
         return torch.from_numpy(shards.embed(block.features, block.model, weights[None], rows)[0])
-    a = torch.from_numpy(block.features[rows])
+    if isinstance(block.features, LocalRows):
+        later = range(k + 1, block.settings.upper.steps + 1)
+        draw = partial(upper_rows, block.settings, block.rows, block.seed)
+        a = torch.from_numpy(block.features.batch("upper", rows, lambda: map(draw, later)))
+    else:
+        a = torch.from_numpy(block.features[rows])
     return block.model.apply(weights, a) if block.has_direct_term else a
 
 

@@ -33,6 +33,8 @@ from parley.tables.loading import id_digest
 
 PATIENCE_SECONDS = 600.0
 """For the other parties' masked columns."""
+STRONGEST = 50
+"""Correlations of each column that are told, where there are more: of a thousand columns all are a million."""
 _VALUES, _PLACES, _OTHERS, _PARTIES = "correlations", "correlated places", "correlated others", "correlated parties"
 _INFLATION = "inflation"
 
@@ -308,9 +310,11 @@ def _correlation_figures(model: SavedModel, columns: Sequence[str]) -> list[Coef
         found.append(Coefficient(columns[place], float(own), figure=PLACE))
         if known.inflation[own - 1] == known.inflation[own - 1]:
             found.append(Coefficient(columns[place], float(known.inflation[own - 1]), figure="vif"))
-        for (party, other), value in zip(known.others, values, strict=True):
-            if value == value:  # none of a column with itself
-                found.append(Coefficient(columns[place], float(value), figure=f"{WITH} {known.parties[party]} {other}"))
+        told = [at for at in np.argsort(-np.abs(values), kind="stable")[:STRONGEST] if values[at] == values[at]]
+        for at in sorted(told):  # none of a column with itself, which is last in the order
+            party, other = known.others[at]
+            name = f"{WITH} {known.parties[party]} {other}"
+            found.append(Coefficient(columns[place], float(values[at]), figure=name))
     return found
 
 

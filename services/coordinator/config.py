@@ -46,7 +46,7 @@ class LabelConfig(TableSource):
     unprotected: Literal["refuse", "allow"] = "allow"
     """Whether runs may say `labels: {mechanism: off}`; the data set's account tells it ever after."""
     minimum_evaluation: int = Field(default=20, ge=1)
-    """Fewest rows that a figure on true labels is over; two test sets of runs differ by as many rows, or not at all."""
+    """Fewest rows that a figure on true labels is over, and that figures over several test sets tell of together."""
     test_sets_per_row: int = Field(default=100, ge=1)
     """Most different test sets, over all runs, that one row may be in."""
     evaluations_per_row: int = Field(default=100_000, ge=1)

@@ -40,11 +40,16 @@ class PartyLost(ConnectionError):
         self.party = party
 
 
+NAMELESS = frozenset({"DIVERGED", "RANGE_EXCEEDED"})
+"""Refusals where a client's choice, such as a step size, meets one party's values: by asking again with others it could
+bisect how large they are, if it were told whose they are."""
+
+
 class PartyRefused(RuntimeError):
     """A party refused; waiting does not help."""
 
     def __init__(self, party: str, reason: str, message: str) -> None:
-        super().__init__(f"{party} refused ({reason}): {message}")
+        super().__init__(f"{'a party' if reason in NAMELESS else party} refused ({reason}): {message}")
         self.party, self.reason = party, reason
 
 

@@ -1,7 +1,11 @@
 """The coordinator's label tables, loaded by name."""
 
+import hashlib
+import json
+import os
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 from parley.coordinator.labels import LabelKind, LabelsMissing
 from parley.privacy.dataset_ledger import DatasetTerms
@@ -19,6 +23,7 @@ class LabelStore:
     choose: Callable[[RunSpec], RowChoice | None] = lambda _: None
     """The rows that a run's alignment chose."""
     _loaded: dict[tuple[object, ...], tuple[int, Labels]] = field(default_factory=dict, compare=False, repr=False)
+    _contents: dict[str, tuple[int, str]] = field(default_factory=dict, compare=False, repr=False)
 
     def load(self, spec: RunSpec, kind: LabelKind) -> Labels:
         """The labels of a run."""
@@ -37,7 +42,32 @@ class LabelStore:
     def terms_of(self, table: str) -> DatasetTerms:
         """What the owner of a label table allows over all runs."""
         known = self.tables.get(table)
-        return DatasetTerms() if known is None else known.terms
+        if known is None:
+            return DatasetTerms()
+        least = min(self.tables[name].terms.epsilon for name in self.names_of(table))
+        return replace(known.terms, epsilon=least)
+
+    def names_of(self, table: str) -> tuple[str, ...]:
+        """Every name under which the labels of a table are configured, in that order.
+
+        Links and copies of one file hold the same labels: a name that drew noise of its own, under a budget of its own,
+        would be a second sample of them.
+        """
+        if table not in self.tables:
+            return (table,)
+        own = self._identity(self.tables[table])
+        return tuple(name for name, config in self.tables.items() if name == table or self._identity(config) == own)
+
+    def _identity(self, config: LabelConfig) -> str:
+        """Which labels a configuration reads: those of a file by its bytes, of anything else by where it lies."""
+        place = str(config.path or config.url)
+        if isinstance(config.source, Path) and config.source.is_file():
+            place, stamp = os.path.realpath(place), config.stamp()
+            if self._contents.get(place, (None, ""))[0] != stamp:
+                with config.source.open("rb") as file:
+                    self._contents[place] = (stamp, hashlib.file_digest(file, "sha256").hexdigest())
+            place = self._contents[place][1]
+        return json.dumps([place, config.query, config.table, config.column])
 
     def row_names(self, spec: RunSpec, table: str, rows: int, digest: bytes) -> list[str]:
         """What to call the rows of a prediction: by id where this coordinator has the ids itself, else by number.

@@ -76,14 +76,21 @@ class ProgramFactory:
             evaluations,
             self._problem_imports,
             self._labels.terms_of,
+            self._labels.names_of,
         )
 
     def _evaluations(self, spec: RunSpec, run_id: str, *, only_checks: bool = False) -> EvaluationAccess | None:
         """How figures on true labels leave; None where the coordinator has no such labels."""
-        config = self._labels.tables.get(spec.label_table)
-        if config is None:
+        if spec.label_table not in self._labels.tables:
             return None
+        config = self._labels.tables[self._labels.names_of(spec.label_table)[0]]
         table = json.dumps([str(config.path or config.url), config.query, config.table, config.column])
         return EvaluationAccess(
-            self._register, config.evaluation, table, run_id, self._noise_key, only_checks, spec.wait_seconds
+            self._register,
+            self._labels.tables[spec.label_table].evaluation,
+            table,
+            run_id,
+            self._noise_key,
+            only_checks,
+            spec.wait_seconds,
         )

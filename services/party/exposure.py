@@ -131,7 +131,9 @@ class Register:
 
     def begin(self, asked: Asked, policy: Policy) -> Reviewed:
         """Review once more and write the entry, in one transaction; a run that goes on finds its own."""
-        for each in (*asked.further, asked):
+        with self._named(), self._engine.connect() as connection:
+            unknown = [each for each in (*asked.further, asked) if not _knows(connection, each.exposure.rows_digest)]
+        for each in unknown:
             _ = each.hashes  # before the database is locked
         with self._named(), write_transaction(self._engine) as connection:
             reviewed = self._reviewed(connection, asked, policy)
@@ -188,7 +190,7 @@ class Register:
         for old in entries:
             if old.exact or new.exact or old.table == new.table or self._source(old.table) != self._source(new.table):
                 continue
-            if old.rows_digest == new.rows_digest or _overlap(connection, old.rows_digest, asked.hashes):
+            if _has_rows_of(connection, old, asked):
                 raise ExposureRefused(
                     f"rows of table {new.table} have their ε under another name of the same file, table {old.table}: "
                     "ask for that name, or let the owner set `mixing` in the policy"
@@ -273,7 +275,7 @@ def _reviewed(connection: sa.Connection, entries: list[Exposure], asked: Asked, 
             if policy.mixing == "refuse":
                 _check_mixing(connection, entries, each)
     salt = own.salt if own is not None else _salt(connection, entries, asked, policy)
-    before = _sums_per_row(connection, entries, own or new, policy, asked.hashes if own is None else None)
+    before = _sums_per_row(connection, entries, own or new, policy, asked)
     return Reviewed(salt, _check_sums(own or new, before, asked.sums_per_row, policy))
 
 
@@ -300,7 +302,7 @@ def _check_mixing(connection: sa.Connection, entries: Iterable[Exposure], asked:
     for old in entries:
         if old.exact == new.exact or old.table != new.table or old.run_id == new.run_id:
             continue
-        if old.rows_digest != new.rows_digest and not _overlap(connection, old.rows_digest, asked.hashes):
+        if not _has_rows_of(connection, old, asked):
             continue
         what = "without noise of this party's own" if new.exact else "with a finite ε"
         before = "with a finite ε" if new.exact else "without noise"
@@ -325,7 +327,7 @@ def _salted(connection: sa.Connection, entries: Iterable[Exposure], asked: Asked
         how = difference(asked.exposure, old)
         if how is None or old.run_id == asked.exposure.run_id:
             continue
-        if old.rows_digest != asked.exposure.rows_digest and not _overlap(connection, old.rows_digest, asked.hashes):
+        if not _has_rows_of(connection, old, asked):
             continue
         if policy.differencing == "salt" and asked.own_batches:
             return secrets.token_hex(8)
@@ -380,7 +382,7 @@ def _sums_per_row(
     entries: Iterable[Exposure],
     own: Exposure,
     policy: Policy,
-    hashes: RowHashes | None = None,
+    asked: Asked | None = None,
 ) -> int:
     """Exact sums of a row under one view of a table, over all runs that have rows in common with this one.
 
@@ -391,7 +393,7 @@ def _sums_per_row(
         if not old.exact or (old.table, old.columns) != (own.table, own.columns):
             continue
         if old.rows_digest != own.rows_digest:
-            hashes = _hashes(connection, own.rows_digest) if hashes is None else hashes
+            hashes = _hashes(connection, own.rows_digest) if asked is None else _hashes_of(connection, asked)
             if hashes is not None and not _overlap(connection, old.rows_digest, hashes):
                 continue
         by_columns = policy.sums_per_row == "columns" and own.rank is not None and old.rank is not None
@@ -421,15 +423,36 @@ def _set_sums(connection: sa.Connection, own: Exposure, sums: int) -> None:
 
 def _keep_rows(connection: sa.Connection, asked: Asked) -> None:
     digest = asked.exposure.rows_digest
-    if _hashes(connection, digest) is None:
+    if not _knows(connection, digest):
         hashes = asked.hashes
         values = {"digest": digest, "count": len(hashes), "hashes": hashes.tobytes()}
         connection.execute(rows_table.insert().values(values))
 
 
+def _knows(connection: sa.Connection, digest: str) -> bool:
+    """Whether the hashes of these rows are kept."""
+    return connection.scalar(sa.select(rows_table.c.count).where(rows_table.c.digest == digest)) is not None
+
+
 def _hashes(connection: sa.Connection, digest: str) -> RowHashes | None:
     found = connection.scalar(sa.select(rows_table.c.hashes).where(rows_table.c.digest == digest))
     return None if found is None else np.frombuffer(found, "<u8")
+
+
+def _hashes_of(connection: sa.Connection, asked: Asked) -> RowHashes:
+    """Of the rows that a run asks for: as they are kept, or else made now."""
+    if "hashes" not in vars(asked):
+        kept = _hashes(connection, asked.exposure.rows_digest)
+        if kept is not None:
+            vars(asked)["hashes"] = kept
+    return asked.hashes
+
+
+def _has_rows_of(connection: sa.Connection, old: Exposure, asked: Asked) -> bool:
+    """Whether an earlier run used one of the rows that are asked for."""
+    if old.rows_digest == asked.exposure.rows_digest:
+        return True
+    return _overlap(connection, old.rows_digest, _hashes_of(connection, asked))
 
 
 def _overlap(connection: sa.Connection, digest: str, hashes: RowHashes) -> bool:

@@ -12,7 +12,7 @@ import sqlalchemy as sa
 from numpy.typing import NDArray
 
 from parley.storage.migrations import History
-from parley.tables.identities import canonical
+from parley.tables.identities import canonical_all
 from parley.tables.rows import pieces
 
 RowHashes = NDArray[np.uint64]
@@ -154,7 +154,8 @@ def row_hashes(ids: NDArray[np.str_]) -> RowHashes:
     """
     hashes = np.empty(len(ids), "<u8")
     for rows in pieces(len(ids)):
-        spelt = (canonical(str(each)).encode() for each in ids[rows].tolist())
-        hashes[rows] = np.frombuffer(b"".join(hashlib.blake2b(each, digest_size=8).digest() for each in spelt), "<u8")
+        spelt = canonical_all(ids[rows].tolist())
+        made = b"".join([hashlib.blake2b(each.encode(), digest_size=8).digest() for each in spelt])
+        hashes[rows] = np.frombuffer(made, "<u8")
     hashes.sort()
     return hashes

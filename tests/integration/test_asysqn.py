@@ -135,6 +135,18 @@ def test_labels_at_the_coordinator_alone_train_the_same_model(client):
         assert found[k] == pytest.approx(expected, abs=1e-10 if k <= 20 else 1e-7)
 
 
+@pytest.mark.parametrize("step", [1e12, 1e308])
+@pytest.mark.parametrize("schedule", ["synchronous", "asynchronous"])
+def test_a_step_of_a_clients_choice_does_not_tell_whose_values_grow(client, schedule, step):
+    """By step sizes a client could bisect how large one party's part of a row is, if that party were named."""
+    train = golden("floor", schedule=schedule, direction="first_order", step_size=step, steps=20)
+    run = client.start(spec(train, evaluate_every=0, checkpoint_every=0))
+    list(run.watch())
+    assert run.refresh().state == "FAILED"
+    assert not [name for name in PARTIES if name in run.reason], run.reason
+    assert "step" in run.reason
+
+
 def loop(**changes):
     features, labels = cancer()
     best = optimum(features[:456], labels[:456])

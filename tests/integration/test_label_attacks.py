@@ -5,6 +5,7 @@ logits are zero, and the adversary knows them exactly.
 """
 
 import json
+import shutil
 import subprocess
 import sys
 
@@ -56,6 +57,8 @@ def eavesdropping(tmp_path_factory, truth):
         table = {"id": ids} | {f"{name}{i}": rng.standard_normal(RECORDS) for i in range(3)}
         pyarrow.parquet.write_table(pa.table(table), directory / f"{name}.parquet")
     pyarrow.parquet.write_table(pa.table({"id": ids, "label": truth}), directory / "labels.parquet")
+    (directory / "link.parquet").symlink_to(directory / "labels.parquet")
+    shutil.copy(directory / "labels.parquet", directory / "copy.parquet")
     # a regression's labels: the classes once more, as points of a range
     pyarrow.parquet.write_table(pa.table({"id": ids, "label": truth / (CLASSES - 1)}), directory / "numbers.parquet")
     recording = directory / "recording"
@@ -63,7 +66,12 @@ def eavesdropping(tmp_path_factory, truth):
     federation = ForkedFederation(
         directory,
         {name: {"train": {"path": directory / f"{name}.parquet"}} for name in ("bob", "eve")},
-        {"train": {"path": directory / "labels.parquet"}, "numbers": {"path": directory / "numbers.parquet"}},
+        {
+            "train": {"path": directory / "labels.parquet"},
+            "numbers": {"path": directory / "numbers.parquet"},
+            "again": {"path": directory / "link.parquet"},
+            "copy": {"path": directory / "copy.parquet"},
+        },
         modules={"eve": "tests.integration.recording_party"},
     )
     with pytest.MonkeyPatch.context() as patch:
@@ -86,13 +94,14 @@ def account(eavesdropping):
     return read
 
 
-def released(eavesdropping, mechanism, epsilon, releases, bins=None):
+def released(eavesdropping, mechanism, epsilon, releases, bins=None, labels="train"):
     """θ̃ of every record, as eve received it in a run with so many releases."""
     client, recording = eavesdropping
     for old in recording.glob("*.npy"):
         old.unlink()
     content = {
         "name": "target",
+        "labels": labels,
         "parties": ["bob", "eve"],
         "split": {"lower": f"0:{RECORDS}", "upper": "lower", "test": 0},
         "train": {
@@ -152,6 +161,20 @@ def test_runs_at_one_epsilon_say_together_what_one_of_them_says(eavesdropping, t
     assert after["ε spent"] - before == pytest.approx(2.0)
     assert list(after["by run"].values())[-5:] == pytest.approx([2.0, 0, 0, 0, 0])
     assert after["chain"] == "whole"
+
+
+@pytest.mark.parametrize("name", ["again", "copy"])
+def test_another_name_or_a_copy_of_the_label_file_draws_the_same_noise_and_has_the_same_budget(
+    eavesdropping, account, name
+):
+    first = released(eavesdropping, "once", 2.0, 1)
+    before = account()
+    np.testing.assert_array_equal(released(eavesdropping, "once", 2.0, 1, labels=name), first)
+    after = account()
+    assert after["ε spent"] == before["ε spent"]
+    assert list(after["by run"].values())[-1] == 0
+    with pytest.raises(RequestRefused, match=r"past its budget of 10 .*BUDGET_EXHAUSTED"):
+        released(eavesdropping, "once", 9.5, 1, labels=name)
 
 
 def test_a_run_past_the_budget_of_the_labels_releases_nothing(eavesdropping, account):

@@ -46,6 +46,16 @@ def test_two_runs_whose_test_rows_differ_by_one_are_not_both_measured(client):
     assert (counted.name, counted.rows, counted.evaluations, counted.HasField("epsilon")) == ("test", 40, 1, False)
 
 
+def test_three_runs_whose_test_rows_add_up_to_one_row_are_not_all_measured(client):
+    """Accuracies over A ∪ {x}, over B and over A ∪ B; the splits are ranges, so B lies beside x."""
+    training = {"lower": "400:900", "upper": "900:1000"}
+    for name, rows in {"before": "200:241", "behind": "241:281"}.items():
+        client.start(spec(name=name, split={**training, "test": rows}, train__upper__steps=2)).result()
+    with pytest.raises(RequestRefused, match="added to and subtracted from") as refusal:
+        client.start(spec(name="all", split={**training, "test": "201:281"}, train__upper__steps=2))
+    assert refusal.value.reason == "EVALUATION_REFUSED"
+
+
 def test_another_name_for_the_same_table_does_not_help(client):
     training = {"lower": "400:900", "upper": "900:1000"}
     client.start(spec(name="named", split={**training, "test": "100:160"}, train__upper__steps=2)).result()

@@ -52,17 +52,17 @@ def objectives(mode, *, estimator=Estimator.SGD, labels_at_coordinator=False, ro
     found = []
     for _ in range(rounds):
         if snapshot_due(settings, states[0]):
-            theta = sum(partial_theta(settings, d, s) for d, s in zip(parties, states, strict=True))
+            theta = sum(partial_theta(d, s) for d, s in zip(parties, states, strict=True))
             slopes = LOSS.derivative(theta, labels)
             states = [take_snapshot(settings, d, s, slopes) for d, s in zip(parties, states, strict=True)]
         rows = propose_batch(settings, parties[0], states[0])
-        theta = sum(partial_theta(settings, d, s, rows) for d, s in zip(parties, states, strict=True))
+        theta = sum(partial_theta(d, s, rows) for d, s in zip(parties, states, strict=True))
         if labels_at_coordinator:
             slopes = slopes_from_derivative(LOSS, LOSS.derivative(theta, labels[rows]))
         else:
             slopes = slopes_at(LOSS, theta, labels[rows])
         states = [update(settings, d, s, rows, slopes) for d, s in zip(parties, states, strict=True)]
-        theta = sum(partial_theta(settings, d, s) for d, s in zip(parties, states, strict=True))
+        theta = sum(partial_theta(d, s) for d, s in zip(parties, states, strict=True))
         penalty = REGULARISATION / 2 * sum(map(squared_norm, states))
         found.append(float(LOSS.value(theta, labels).mean()) + penalty)
     return found

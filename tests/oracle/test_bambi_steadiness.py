@@ -42,3 +42,11 @@ def test_steps_that_the_lower_level_cannot_follow_do_not_end_in_a_collapse(batch
     losses = [report.metrics["lower loss"] for report in done.reports if "lower loss" in report.metrics]
     assert max(losses) < np.log(10)  # what knowing nothing costs
     assert done.metrics["test accuracy"] > least
+
+
+@pytest.mark.parametrize(("upper", "told"), [("lower", True), ("0.2", False)])
+def test_a_run_whose_levels_have_the_same_rows_is_told_of_local_rounds(upper, told):
+    text = SPEC.format(batch=128, step=0.003).replace("lower: 0.8, upper: lower", f"lower: 0.6, upper: {upper}")
+    done = train_tables(parse_spec(text.replace("steps: 40", "steps: 2")), *digits())
+    topics = [report.warning.topic for report in done.reports if report.warning]
+    assert topics == (["same rows at both levels"] if told else [])

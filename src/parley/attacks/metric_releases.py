@@ -1,4 +1,4 @@
-"""Labels from metrics: one row's accuracy, the difference of two, and the exact loss of a small set."""
+"""Labels from metrics: one row's accuracy, those of two or three sets together, and the exact loss of a small set."""
 
 from itertools import product
 
@@ -20,6 +20,7 @@ from parley.privacy.evaluations import (
 )
 
 SINGLE, DIFFERENCE, LOSS = "accuracy of one row", "difference of two accuracies", "labels from an exact loss"
+COMBINED = "combination of three accuracies"
 
 
 def read_off_metrics(subject: StandIn, policy: EvaluationPolicy | None = None) -> list[Finding]:
@@ -28,7 +29,10 @@ def read_off_metrics(subject: StandIn, policy: EvaluationPolicy | None = None) -
         return []  # the labels are the parties' own, and so are the floors
     policy = policy or EvaluationPolicy()
     rows = [str(row) for row in range(subject.rows)]
+    half, least = (len(rows) - 1) // 2, policy.minimum_rows
     found = [_refused(SINGLE, policy, rows[:1]), _refused(DIFFERENCE, policy, rows[:-1], rows)]
+    if half >= least:
+        found.append(_refused(COMBINED, policy, [rows[0], *rows[-half:]], rows[1:-half], rows[1:]))
     return [*found, _from_loss(policy, np.random.default_rng(3))]
 
 

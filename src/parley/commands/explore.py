@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 WITH = "correlation with"
 PLACE = "correlation place"
+MOST_DRAWN = 48
+"""Columns in a picture; a table with thousands of categories has more than anybody can look at."""
 Found = Mapping[tuple[str, str], Mapping[str, float]]
 """Figures of a party's column, by their names."""
 
@@ -136,6 +138,9 @@ def draw(found: Found, path: Path) -> None:
     shown = {key: rows for key, known in found.items() if (rows := bin_rows({key: known}))}
     if not shown:
         raise Refused("there are no bins to draw: no party shares figures of its columns (`coefficients: columns`)")
+    known, ranked = len(shown), sorted(shown, key=lambda key: -(found[key].get("iv") or 0.0))
+    chosen = set(ranked[:MOST_DRAWN])
+    shown = {key: rows for key, rows in shown.items() if key in chosen}
     wide = min(4, ceil(sqrt(len(shown))))
     tall = ceil(len(shown) / wide)
     figure = Figure(figsize=(3.6 * wide, 0.4 + 2.6 * tall), layout="constrained")
@@ -159,7 +164,8 @@ def draw(found: Found, path: Path) -> None:
             beside.tick_params(axis="y", labelsize=7, colors="#a33")
             beside.set_ylim(-1.1 * max(weights), 1.1 * max(weights))  # what says little looks like it
     line = "; red line: weight of evidence, right axis, the same scale for all" if weights else ""
-    figure.suptitle(f"Bars: share of rows in each bin{line}", fontsize=10)
+    few = f"; the {len(shown)} of {known} columns that say most" if len(shown) < known else ""
+    figure.suptitle(f"Bars: share of rows in each bin{line}{few}", fontsize=10)
     _save(figure, path)
 
 
@@ -177,12 +183,15 @@ def draw_correlations(found: Found, path: Path) -> None:
         for row in rows
     ]
     parties = list(dict.fromkeys(party for two in ends for party, _ in two))
-    columns = sorted({one for two in ends for one in two}, key=lambda one: (parties.index(one[0]), _natural(one[1])))
+    every = list(dict.fromkeys(one for two in ends for one in two))  # those of the strongest pairs first
+    columns = sorted(every[:MOST_DRAWN], key=lambda one: (parties.index(one[0]), _natural(one[1])))
+    place_of = {column: place for place, column in enumerate(columns)}
     values = np.full((len(columns), len(columns)), np.nan)
     np.fill_diagonal(values, 1.0)
     for (one, other), row in zip(ends, rows, strict=True):
-        here, there = columns.index(one), columns.index(other)
-        values[here, there] = values[there, here] = row["correlation"]
+        if one in place_of and other in place_of:
+            here, there = place_of[one], place_of[other]
+            values[here, there] = values[there, here] = row["correlation"]
     side = 2.5 + 0.28 * len(columns)
     figure = Figure(figsize=(side + 0.8, side), layout="constrained")
     panel = figure.subplots()
@@ -196,7 +205,8 @@ def draw_correlations(found: Found, path: Path) -> None:
             panel.axhline(place - 0.5, color="black", linewidth=0.8)
             panel.axvline(place - 0.5, color="black", linewidth=0.8)
     figure.colorbar(drawn, ax=panel, shrink=0.6).ax.tick_params(labelsize=7)
-    panel.set_title("Correlations between columns; lines part the parties", fontsize=9)
+    few = f"; the {len(columns)} of {len(every)} that go together most" if len(columns) < len(every) else ""
+    panel.set_title(f"Correlations between columns; lines part the parties{few}", fontsize=9)
     _save(figure, path)
 
 

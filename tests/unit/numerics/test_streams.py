@@ -82,6 +82,12 @@ def test_every_row_is_equally_likely(size):
     assert np.max(np.abs(counts - 20_000 * share)) < 5 * deviation
 
 
+def test_few_rows_of_many_are_the_first_that_are_drawn():
+    words = stream(5, "upper", 3).bit_generator.random_raw(400) % np.uint64(3000)
+    first = list(dict.fromkeys(words.tolist()))[:60]
+    assert batch(5, "upper", 3, 0, 3000, 60).tolist() == sorted(first)
+
+
 def test_rows_given_as_an_array_are_drawn_from_by_position():
     rows = np.array([40, 10, 30, 20])
     assert batch(1, "a", 0, 0, rows, 9).tolist() == [40, 10, 30, 20]

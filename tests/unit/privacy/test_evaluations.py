@@ -5,6 +5,7 @@ import pytest
 import sqlalchemy as sa
 
 from parley.attacks.metric_releases import labels_from_loss
+from parley.numerics.metrics import Measures, intervals
 from parley.privacy.evaluations import (
     Evaluation,
     EvaluationPolicy,
@@ -45,6 +46,46 @@ def test_two_sets_that_differ_by_one_row_are_refused_and_the_same_set_is_not(reg
         with pytest.raises(EvaluationRefused, match="differ by"):
             register.reserve("second", order(other), POLICY)
     register.reserve("far", order(range(60)), POLICY)
+
+
+def test_rows_of_an_aligned_run_are_those_of_the_same_file_by_itself(register):
+    """An alignment brings ids to one spelling; a run without one has them as the file spells them."""
+    register.reserve("as the file has them", order(f" {row}.0" for row in range(40)), POLICY)
+    with pytest.raises(EvaluationRefused, match="differ by 1"):
+        register.reserve("aligned", order(range(41)), POLICY)
+
+
+def test_three_sets_that_add_up_to_one_row_are_not_all_measured(register):
+    """No two of them are alike: A ∪ {x} and B less A ∪ B is x."""
+    a, b = list(range(40)), list(range(100, 140))
+    register.reserve("a and x", order([*a, 77]), POLICY)
+    register.reserve("b", order(b), POLICY)
+    with pytest.raises(EvaluationRefused, match=r"added to and subtracted from .* fewer than 20 rows"):
+        register.reserve("a and b", order(a + b), POLICY)
+    register.reserve("again", order([*a, 77]), POLICY)
+    register.reserve("none of them", order(range(200, 240)), POLICY)
+
+
+def test_two_rows_that_further_sets_tell_apart_are_refused_as_one_is(register):
+    a, b, c = (list(range(first, first + 40)) for first in (0, 100, 200))
+    register.reserve("a, x and y", order([*a, 77, 78]), POLICY)
+    register.reserve("c and x", order([*c, 77]), POLICY)
+    register.reserve("b", order(b), POLICY)
+    with pytest.raises(EvaluationRefused, match="fewer than 20 rows"):
+        register.reserve("a and b", order(a + b), POLICY)
+
+
+def test_sets_that_many_seeds_draw_are_measured(register):
+    rng = np.random.default_rng(2)
+    for seed in range(10):
+        register.reserve(f"run-{seed}", order(rng.permutation(569)[:142]), POLICY)
+
+
+def test_an_owner_who_lowered_the_floor_before_is_not_refused_for_what_left_then(register):
+    lower = EvaluationPolicy(minimum_rows=1)
+    register.reserve("a", order(range(40)), lower)
+    register.reserve("b", order(range(41)), lower)
+    register.reserve("far", order(range(200, 240)), POLICY)
 
 
 def test_sets_of_another_table_have_nothing_to_do_with_it(register):
@@ -113,3 +154,25 @@ def test_an_exact_loss_over_few_rows_would_tell_every_label_and_the_one_that_lea
     assert labels_from_loss(exact, scores, 1e-12) == [tuple(labels.tolist())]
     released = Evaluation(20).release(0, {"loss": exact})["loss"]
     assert len(labels_from_loss(released, scores, rounding_unit(released, 20) / 2)) > 50
+
+
+def test_ends_of_intervals_and_areas_of_classes_leave_as_coarsely_as_a_loss():
+    """They follow from all scores and labels: to three digits, those over twenty rows would fit one labelling only."""
+    figures = {"auc/low": 0.537, "loss/high": 1.29, "classes/auc/spring": 0.8125, "confusion/a/b": 23.0}
+    released = Evaluation(20).release(0, figures)
+    assert released["confusion/a/b"] == 23.0
+    for name in ("auc/low", "loss/high", "classes/auc/spring"):
+        assert released[name] % rounding_unit(released[name], 20) == 0
+        assert len({Evaluation(20).release(0, {name: value / 64})[name] for value in range(32, 64)}) <= 5
+
+
+def test_the_rows_of_bootstrap_resamples_are_the_same_in_every_run():
+    drawn = []
+
+    def figures_of(rows):
+        drawn.append(rows)
+        return {"mae": float(rows.mean())}
+
+    for _ in range(2):
+        intervals(figures_of, 30, Measures(resamples=100))
+    np.testing.assert_array_equal(drawn[:100], drawn[100:])

@@ -10,6 +10,7 @@ from parley.tables.identities import (
     IdsRepeated,
     RowChoice,
     canonical,
+    canonical_all,
     identified,
     identities,
 )
@@ -35,6 +36,13 @@ def test_composed_and_decomposed_accents_are_the_same_id():
 @pytest.mark.parametrize("nothing", [None, "", "  ", "nan", "NaN", "\ufeff"])
 def test_what_is_no_id_is_missing(nothing):
     assert canonical(nothing) == ""
+
+
+@pytest.mark.parametrize(
+    "texts", [["a", "nan", "", "b-1"], ["17", "17.0"], ["a", None], ["a\n", "b"], ["e\u0301", "x"], ["\ufeffa"], []]
+)
+def test_many_ids_are_spelled_as_each_by_itself(texts):
+    assert canonical_all(texts) == [canonical(text) for text in texts]
 
 
 def test_missing_and_repeated_ids_are_counted():

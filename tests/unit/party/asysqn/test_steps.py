@@ -41,7 +41,7 @@ def federation(features=FEATURES):
 
 
 def total_theta(settings, parties, states, rows=None):
-    return sum(partial_theta(settings, d, s, rows) for d, s in zip(parties, states, strict=True))
+    return sum(partial_theta(d, s, rows) for d, s in zip(parties, states, strict=True))
 
 
 def turn(settings, parties, states, m, *, loss=None, labels=LABELS):
@@ -134,7 +134,7 @@ def test_an_answer_depends_on_the_own_block_and_the_asked_rows_alone():
     state = start(data, np.array([2.0, -1.0]))
     rows = np.array([5, 0])
     expected = 2.0 * FEATURES[rows, 2] - FEATURES[rows, 3]
-    assert partial_theta(SETTINGS, data, state, rows) == pytest.approx(expected)
+    assert partial_theta(data, state, rows) == pytest.approx(expected)
     assert squared_norm(state) == 5.0
 
 
@@ -211,7 +211,7 @@ def test_slopes_that_are_not_finite_or_explode_stop_the_party_with_the_remedy(va
     data = federation()[0]
     slopes = Slopes(np.array([0.1, value]), np.ones(2))
     settings = replace(SETTINGS, estimator=Estimator.SGD)
-    with pytest.raises(Diverged, match=r"party a, step 0.*standardise.*winsorise.*smaller step"):
+    with pytest.raises(Diverged, match=r"^step 0.*standardise.*winsorise.*smaller step"):
         update(settings, data, start(data), np.array([0, 1]), slopes)
 
 
@@ -226,21 +226,21 @@ def test_a_curvature_that_was_seen_far_too_small_cannot_throw_a_block_across_its
             settings.regularisation / 2 * squared_norm(state)
         )
 
-    slopes = slopes_at(loss_named("logistic"), partial_theta(settings, data, flat, rows), LABELS)
+    slopes = slopes_at(loss_named("logistic"), partial_theta(data, flat, rows), LABELS)
     after = update(settings, data, flat, rows, slopes)
     assert np.linalg.norm(after.weights) > 0
     assert own_cost(after) <= own_cost(flat) + 0.05
 
 
-def test_a_column_a_million_times_too_large_is_warned_of_and_then_diverges_by_name():
+def test_a_column_a_million_times_too_large_is_warned_of_and_its_share_of_theta_passes_the_rings_limit():
     scaled = FEATURES * np.array([1.0, 1e6, 1.0, 1.0, 1.0, 1.0])
     parties = federation(scaled)
     settings = replace(SETTINGS, direction=Direction.FIRST_ORDER)
     warning = check_scaling(parties[0].features)
     assert warning is not None
     assert warning.columns == (1,)
-    with pytest.raises(Diverged, match="party a"):
-        train(settings, parties, [start(data) for data in parties], 30)
+    states = train(settings, parties, [start(data) for data in parties], 30)
+    assert np.abs(partial_theta(parties[0], states[0])).max() > SETTINGS.largest_theta
 
 
 def test_a_step_that_is_too_large_diverges_by_name_and_not_in_nan():
@@ -250,12 +250,13 @@ def test_a_step_that_is_too_large_diverges_by_name_and_not_in_nan():
         train(settings, parties, [start(data) for data in parties], 900, loss=loss_named("ridge"))
 
 
-def test_the_divergence_text_carries_no_value_of_the_data():
+def test_the_divergence_text_names_nobody_and_carries_no_value_of_the_data():
     data = federation()[0]
-    state = start(data, np.array([123456.789, 0.0]))
+    slopes = Slopes(np.array([123456.789, 0.0]), np.ones(2))
     with pytest.raises(Diverged) as refusal:
-        partial_theta(SETTINGS, data, state)
+        update(replace(SETTINGS, estimator=Estimator.SGD), data, start(data), np.array([0, 1]), slopes)
     assert "123456" not in str(refusal.value)
+    assert "party" not in str(refusal.value)
 
 
 def test_a_decaying_step_has_halved_after_the_given_steps():

@@ -17,6 +17,7 @@ from parley.party.asysqn.state import Latest, LoopState
 from parley.party.asysqn.sums import SumsUnderMasks, SumsUpTrees
 from parley.party.asysqn.theta import ThetaAnswers, ThetaRequests, question_of
 from parley.party.peers import PeerFlooded, PeerLost
+from parley.privacy.aggregation import SumOutOfRange
 from parley.privacy.pairwise import SumDoesNotOpen
 from parley.privacy.requested_sums import RequestedMaskedSums, RequestedTreeSums
 from parley.protocols.asysqn.codec import encode_partial, encode_request, encode_share
@@ -47,8 +48,8 @@ def sums_of(kind, index, peers):
         return {other: secret(index, other, requester) for other in range(PARTIES) if other != index}
 
     if kind == "two_tree":
-        return SumsUpTrees(index, RequestedTreeSums(index, PARTIES, settings, secrets), peers, MOST_WAITING)
-    return SumsUnderMasks(index, RequestedMaskedSums(index, PARTIES, settings, secrets), peers, MOST_WAITING)
+        return SumsUpTrees(index, RequestedTreeSums(index, PARTIES, settings, secrets, "spoil"), peers, MOST_WAITING)
+    return SumsUnderMasks(index, RequestedMaskedSums(index, PARTIES, settings, secrets, "spoil"), peers, MOST_WAITING)
 
 
 class Party:
@@ -142,15 +143,16 @@ async def test_requests_beyond_the_limit_are_refused_and_those_that_wait_are_ans
                 await asyncio.sleep(0.01)
 
 
-async def test_a_party_that_diverges_answers_no_more_and_says_why(federation):
+@pytest.mark.parametrize("federation", ["two_tree", "pairwise"], indirect=True)
+@pytest.mark.parametrize("weight", [np.nan, 1e9])
+async def test_a_sum_with_a_party_that_diverged_does_not_open_and_nobody_is_told_whose_share_it_was(federation, weight):
     parties = federation(seconds=0.3)
     parties[2].latest.loop_state = replace(
-        parties[2].latest.loop_state, state=asysqn.start(parties[2].block.data, np.array([np.nan, 0.0]))
+        parties[2].latest.loop_state, state=asysqn.start(parties[2].block.data, np.array([weight, 0.0]))
     )
-    with pytest.raises(PeerLost, match="not complete"):
+    with pytest.raises(SumOutOfRange, match="one of the parties"):
         await parties[0].requests.read(AllRows(), parties[0].own(AllRows()))
-    assert isinstance(parties[2].answers.failure, asysqn.Diverged)
-    assert parties[1].answers.failure is None
+    assert all(party.answers.failure is None for party in parties)
 
 
 @pytest.mark.parametrize("kind", ["pairwise", "two_tree"])

@@ -117,6 +117,19 @@ def test_values_and_gradients_match_an_ordinary_module(name):
     torch.testing.assert_close(x.grad, gradient)
 
 
+@pytest.mark.parametrize("name", [*MODELS, "relu mlp"])
+def test_what_takes_derivatives_gives_those_of_autograd(name):
+    makers = MODELS | {"relu mlp": lambda: build_model("mlp", 6, 4, (8, 7), dtype=DOUBLE)}
+    model = makers[name]()
+    x, a = weights(model), features(9, model.features)
+    s, pullback = model.with_pullback(x.numpy(), a.numpy())
+    leaf = x.clone().requires_grad_()
+    expected = model.apply(leaf, a)
+    np.testing.assert_allclose(s, expected.detach(), rtol=1e-12, atol=1e-14)
+    gradient = torch.autograd.grad(expected, leaf, expected.detach().sin())[0] if model.size else leaf.detach()
+    np.testing.assert_allclose(pullback(np.sin(s)), gradient, rtol=1e-11, atol=1e-13)
+
+
 @pytest.mark.parametrize("name", MODELS)
 def test_a_stack_equals_its_rows_one_by_one(name):
     model = MODELS[name]()

@@ -2,9 +2,10 @@
 
 import numpy as np
 import pytest
+import torch
 
-from parley.party.explore.role import ExploreRole, columns_of, figures
-from parley.party.explore.steps import Columns
+from parley.party.explore.role import STRONGEST, ExploreRole, columns_of, figures
+from parley.party.explore.steps import OF_A_BIN, SUMMARY, Columns
 from parley.party.roles import Opened
 from parley.protocols.explore.messages import ExploreRound, ReleasedLabels
 from parley.protocols.explore.settings import ExploreSpec
@@ -132,3 +133,23 @@ def test_what_carries_no_noise_is_refused_beside_noisy_counts():
         )
     with pytest.raises(ValueError, match="makes none"):
         parse_spec("name: e\nparties: [a, b, c]\ntrain: {algorithm: glm}\nprivacy: {features: {kind: counts}}\n")
+
+
+def test_of_very_many_correlations_the_strongest_of_each_column_are_told():
+    width = STRONGEST + 30
+    values = np.linspace(-0.3, 0.5, 2 * width).reshape(2, width)
+    values[0, 0], values[1, 1] = np.nan, np.nan  # a column with itself
+    others = np.array([(0, 1), (0, 2), *((1, number) for number in range(1, width - 1))])
+    kept = {
+        "summary": torch.full((2, len(SUMMARY)), torch.nan),
+        "bins": torch.full((2, 3, len(OF_A_BIN)), torch.nan),
+        "correlations": torch.tensor(values),
+        "inflation": torch.full((2,), torch.nan),
+        "correlated places": torch.arange(2),
+        "correlated others": torch.tensor(others),
+        "correlated parties": torch.tensor(list(b"bank\nshop"), dtype=torch.uint8),
+    }
+    found = [one for one in figures(kept, ["age", "town=Oslo"]) if one.figure.startswith("correlation with")]
+    for column, row in zip(("age", "town=Oslo"), values, strict=True):
+        told = [abs(one.value) for one in found if one.column == column]
+        assert sorted(told) == sorted(np.abs(row[~np.isnan(row)]))[-STRONGEST:]

@@ -79,3 +79,12 @@ async def test_an_error_that_the_party_names_is_a_refusal(party, fleet):
     party.fails = True
     with pytest.raises(PartyRefused, match="INTERNAL"):
         await fleet.reach("bank")
+
+
+@pytest.mark.parametrize("reason", ["DIVERGED", "RANGE_EXCEEDED"])
+def test_whose_values_grow_is_not_told(reason):
+    """A client that could ask again with other step sizes would bisect how large that party's values are."""
+    refusal = PartyRefused("bank", reason, "take a smaller step")
+    assert str(refusal) == f"a party refused ({reason}): take a smaller step"
+    assert refusal.party == "bank"
+    assert str(PartyRefused("bank", "DATA_INVALID", "a column is missing")).startswith("bank refused")

@@ -5,6 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from parley.services.party import exposure
 from parley.services.party.config import Policy
 from parley.services.party.exposure import Asked, ExposureRefused, difference, first_names, open_register
 from parley.services.party.exposure_tables import ANY_SEED, Exposure, row_hashes
@@ -148,6 +149,15 @@ def test_a_table_that_two_runs_read_beside_their_own_is_not_summed_with_other_pa
 
 def test_rows_are_the_same_however_their_ids_are_spelt():
     np.testing.assert_array_equal(row_hashes(np.array(["17.0", " a"])), row_hashes(np.array(["17", "a"])))
+
+
+def test_rows_that_are_registered_are_not_hashed_again(register, monkeypatch):
+    monkeypatch.setattr(exposure, "row_hashes", lambda ids: pytest.fail("hashed"))
+    for number in range(2):
+        register.review(asked(run_id=f"again {number}"), policy())
+        register.begin(asked(run_id=f"again {number}"), policy())
+    with pytest.raises(ExposureRefused):
+        register.review(asked(run_id="two", partners=("bank", "shop")), policy())
 
 
 def test_an_owner_may_allow_it_or_have_other_batches_drawn(register):

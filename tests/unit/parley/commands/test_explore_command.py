@@ -2,6 +2,7 @@
 
 import pytest
 
+from parley.commands import explore
 from parley.commands.explore import correlation_rows, draw, draw_correlations
 from parley.commands.refusals import Refused
 
@@ -44,3 +45,21 @@ def test_nothing_is_drawn_where_there_is_nothing_or_no_place_for_it(tmp_path):
     with pytest.raises(Refused, match="no folder"):
         draw(BINNED, tmp_path / "absent" / "drawn.png")
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(("drawer", "kind"), [(draw, "bins"), (draw_correlations, "pairs")])
+def test_of_very_many_columns_those_that_say_most_are_drawn(tmp_path, monkeypatch, drawer, kind):
+    """One text column of a thousand levels would else be a picture of a thousand panels."""
+    monkeypatch.setattr(explore, "MOST_DRAWN", 4)
+    binned = {"iv": 0.0, "bin 1 up to": 0.5, "bin 1 share": 0.6, "bin 1 woe": 0.5, "bin 2 share": 0.4, "bin 2 woe": -1}
+    found = {
+        ("shop", f"town={number}"): binned | {"iv": float(number)}
+        if kind == "bins"
+        else {"correlation place": float(number), "correlation with bank 1": number / 1000}
+        for number in range(1, 1000)
+    }
+    drawer(found, tmp_path / "drawn.svg")
+    drawn = (tmp_path / "drawn.svg").read_text()
+    assert f"the 4 of {len(found) + (kind == 'pairs')}" in drawn
+    assert "town=999" in drawn
+    assert "town=1 " not in drawn
