@@ -1,6 +1,6 @@
 """What the driver needs of an algorithm at the coordinator, and what an algorithm is given there. No network."""
 
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol, runtime_checkable
 
@@ -151,3 +151,6 @@ class CoordinatorAlgorithm:
         default=lambda _spec, _labels, _widths: None
     )
     """What the rounds of a run will carry; None where that cannot be told. Reads labels for their number only."""
+    as_first: Callable[[Mapping[str, Any]], Mapping[str, Any] | None] = field(default=lambda _: None)
+    """A run's `train` section with what the first release meant by fields that are left out, so that a run which began
+    there goes on as it began; None where that release took other steps."""

@@ -1,6 +1,6 @@
 """The FedBiO family at the coordinator: averages of secure sums, and nothing else of anyone's rows."""
 
-from collections.abc import Generator
+from collections.abc import Generator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -136,4 +136,9 @@ def _shared_size(train: FedbioSpec, widths: Widths, spec: RunSpec) -> int:
     return sum((9 * before + 1) * task.filters for before in depths)
 
 
-ALGORITHM = CoordinatorAlgorithm(PROTOCOL, program, forecast=foretell)
+def as_first(train: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The first release had no warm rounds; all its other steps are those of today."""
+    return {"warm_rounds": 0, **train}
+
+
+ALGORITHM = CoordinatorAlgorithm(PROTOCOL, program, forecast=foretell, as_first=as_first)

@@ -20,6 +20,7 @@ from parley.privacy.receipts import LedgerHead
 from parley.protocols.tensor.codec import Blobs, MessageInvalid
 from parley.services.coordinator.accounting import UnwrittenFigures, WorkTally
 from parley.services.coordinator.async_registry import AsyncRegistry
+from parley.services.coordinator.earlier_runs import as_begun, require_same_steps
 from parley.services.coordinator.fleet import Fleet, PartyLost, PartyRefused
 from parley.services.coordinator.programs import ProgramFactory, coordinator_side
 from parley.services.coordinator.registry import NotTheWriter, StateMissing
@@ -63,9 +64,9 @@ class RunDriver:
         programs: ProgramFactory,
         changed: Callable[[str], None],
     ) -> None:
-        self._record, self._registry, self._fleet = record, registry, fleet
+        self._record, self._registry, self._fleet = as_begun(record), registry, fleet
         self._programs, self._changed = programs, changed
-        self._spec = parse_spec(record.spec_yaml)
+        self._spec = parse_spec(self._record.spec_yaml)
         self._worker = ThreadPoolExecutor(max_workers=1, thread_name_prefix=f"run-{record.run_id}")
         self._work = AdaptiveExecutor(self._worker)
         self._answering = ThreadPoolExecutor(ANSWERS, thread_name_prefix=f"answers-{record.run_id}")
@@ -106,6 +107,7 @@ class RunDriver:
 
     async def prepare(self) -> Session:
         """Open a session at every party and check data and labels; what cannot start is refused here."""
+        require_same_steps(self._record)
         protocol = coordinator_side(self._spec).protocol
         session = Session(self._fleet, self._spec, self._record.spec_yaml, self.run_id, protocol)
         try:
@@ -214,7 +216,7 @@ class RunDriver:
             await self._note(aligned, f"alignment {aligned.alignment}: {aligned.rows} rows are common")
         began, attempt = "resumed from iteration" if record.attempt else "started at iteration", record.attempt + 1
         body = RunStateChange(attempt, from_step=done)
-        spoken = {"attempt": attempt, "protocol": session.protocol_number}
+        spoken = {"attempt": attempt, "protocol": session.protocol_number, "spec_yaml": self._record.spec_yaml}
         await self._note(body, f"{began} {done}", state="RUNNING", reason="", step=done, **spoken)
         self._waiting = self._waiting.resumed(time.monotonic())
         stopping = self._stopping = await self._evaluations_until(done)

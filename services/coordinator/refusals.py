@@ -9,6 +9,7 @@ from parley.privacy.ledger import BudgetExhausted, LedgerBroken, LedgerUnusable,
 from parley.privacy.pairwise import SumDoesNotOpen
 from parley.protocols.refusals import Catalogue, Refusal
 from parley.services.coordinator.deployment_records import DeploymentUnknown, NoEarlierVersion
+from parley.services.coordinator.earlier_runs import StepsDiffer
 from parley.services.coordinator.fleet import PartyLost, PartyRefused, PartyUnknown
 from parley.services.coordinator.permissions import NotPermitted
 from parley.services.coordinator.queue import TooManyRuns
@@ -37,6 +38,7 @@ CATALOGUE: Catalogue = {
     PartyUnknown: Refusal("NOT_FOUND", "PARTY_UNKNOWN"),
     PartyLost: Refusal("UNAVAILABLE", "PARTY_UNREACHABLE"),
     PartyRefused: Refusal("FAILED_PRECONDITION", "PARTY_REFUSED"),
+    StepsDiffer: Refusal("FAILED_PRECONDITION", "VERSION_MISMATCH"),
     RowsDiffer: Refusal("FAILED_PRECONDITION", "ROWS_DIFFER"),
     ColumnsDiffer: Refusal("FAILED_PRECONDITION", "COLUMNS_DIFFER"),
     SumDoesNotOpen: Refusal("FAILED_PRECONDITION", "SUM_DOES_NOT_OPEN"),

@@ -43,8 +43,8 @@ class Approvals:
     def __init__(self, state: Path) -> None:
         self._folder = state / FOLDER
 
-    def require(self, party: str, digest: str, spec_yaml: str, coordinator: str) -> None:
-        """Let an approved spec pass; keep another one for the owner to read.
+    def require(self, why: str, digest: str, spec_yaml: str, coordinator: str) -> None:
+        """Let an approved spec pass; keep another one for the owner to read, and say why that is needed.
 
         Raises:
             ApprovalMissing: with the digest, and what the owner has to do.
@@ -55,10 +55,7 @@ class Approvals:
         if not asked.exists() and len(list(self._folder.glob("*.asked"))) < MOST_WAITING:
             entry = {"coordinator": coordinator, "asked": time.time(), "spec_yaml": spec_yaml}
             self._write(asked, json.dumps(entry))
-        raise ApprovalMissing(
-            f"{party} takes a spec only once its owner has approved it: there, `parley approve {digest} --config "
-            "party.yaml`, then start the run again"
-        )
+        raise ApprovalMissing(f"{why}: there, `parley approve {digest} --config party.yaml`, then ask again")
 
     def approve(self, digest: str) -> AskedSpec:
         """Say yes to a spec that was asked for."""

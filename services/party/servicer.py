@@ -342,7 +342,8 @@ class PartyServicer(pb_grpc.PartyServiceServicer):
         self._refuse_others(request.run_id, coordinator)
         digest = spec_digest(spec)
         if self._config.policy.approval == "required":
-            self._approvals.require(self._config.name, digest, request.spec_yaml, coordinator)
+            why = f"{self._config.name} takes a spec only once its owner has approved it"
+            self._approvals.require(why, digest, request.spec_yaml, coordinator)
         algorithm = party_side(spec.train.algorithm)  # imported only now that the policy accepts it
         limit_threads(self._config.threads)
         name, trained = spec.table_of(index), None
@@ -355,7 +356,9 @@ class PartyServicer(pb_grpc.PartyServiceServicer):
             raise MessageInvalid("the purpose of a session is to train or to predict")
         elif request.ids or request.table:
             raise MessageInvalid("a session that trains reads the rows that its spec names: it takes no ids, no table")
-        self._refuse_another_spec(request.run_id, digest, request.spec_yaml, must_be_known=trained is not None)
+        if trained is not None and self._store.spec(request.run_id) is None:
+            self._adopt_spec(request.run_id, digest, request.spec_yaml, coordinator, spec.train.algorithm)
+        self._refuse_another_spec(request.run_id, digest, request.spec_yaml)
         if request.ids and not serves:
             self._asked.count(self._config.name, coordinator, request.run_id, name, len(request.ids))
         tables = self._tables
@@ -487,13 +490,24 @@ class PartyServicer(pb_grpc.PartyServiceServicer):
         if self._store.owner(run_id) not in (None, coordinator):
             raise PolicyRefused(f"run {run_id} belongs to another coordinator: choose another run id")
 
-    def _refuse_another_spec(self, run_id: str, digest: str, text: str, *, must_be_known: bool) -> None:
+    def _adopt_spec(self, run_id: str, digest: str, text: str, coordinator: str, algorithm: str) -> None:
+        """A model of 0.1.0, which kept no specs, has the one that the party's owner says; a coordinator's word is none.
+
+        The spec says with whom this party's part of a prediction is summed.
+        """
+        why = (
+            f"no spec of run {run_id} was kept at {self._config.name} when it trained: its owner says that it was this"
+        )
+        self._approvals.require(why, digest, text, coordinator)
+        self._store.save_spec(run_id, digest)
+        self._store.save_spec_yaml(run_id, text)
+        self._store.save_algorithm(run_id, algorithm)
+
+    def _refuse_another_spec(self, run_id: str, digest: str, text: str) -> None:
         """A run has one spec, for all its sessions: the one that it began with here."""
         kept = self._store.spec(run_id)
-        if kept == digest or (kept is None and not must_be_known):
+        if kept in (None, digest):
             return
-        if kept is None:
-            raise SpecDiffers(f"no spec of run {run_id} was kept at {self._config.name} when it trained: train it anew")
         if self._store.spec_yaml(run_id) == text:
             raise SpecDiffers(
                 f"run {run_id} began at {self._config.name} with this spec, but Parley {VERSION} reads it differently "

@@ -4,11 +4,13 @@ The rows come from the descriptors and from the page's routes: a new RPC or path
 """
 
 import json
+import pkgutil
 import shutil
 import ssl
 import subprocess
 import sys
 import time
+from importlib import import_module
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
@@ -18,6 +20,10 @@ import pytest
 import yaml
 from grpc_health.v1 import health_pb2
 
+import parley.services.coordinator.__main__ as coordinator_main
+import parley.services.party.__main__ as party_main
+import parley.services.relay.__main__ as relay_main
+from parley import contracts
 from parley.contracts.alignment.v1 import alignment_service_pb2
 from parley.contracts.coordinator.v1 import coordinator_service_pb2
 from parley.contracts.party.v1 import party_service_pb2
@@ -27,9 +33,11 @@ from parley.contracts.run.v1 import run_service_pb2
 from parley.dashboard.access import Access
 from parley.dashboard.app import make_app
 from parley.dashboard.tokens import TokenFile
+from parley.local import _free_ports
 from parley.services.coordinator.config import ALL_PERMISSIONS
 from parley.services.coordinator.permissions import NEEDED_BY_CALL
 from parley.services.wire.audit import read_trail
+from parley.services.wire.authorisation import REFLECTION
 from parley.services.wire.certificates import create_authority, issue, load_identity
 from parley.services.wire.refusals import reason_of
 from parley.services.wire.revocation import revoke
@@ -67,7 +75,10 @@ SERVICES = [
     ("coordinator", coordinator_service_pb2.DESCRIPTOR.services_by_name["CoordinatorService"]),
     ("coordinator", relay_service_pb2.DESCRIPTOR.services_by_name["RelayService"]),
     ("coordinator", health_pb2.DESCRIPTOR.services_by_name["Health"]),
+    ("relay", relay_service_pb2.DESCRIPTOR.services_by_name["RelayService"]),
+    ("relay", health_pb2.DESCRIPTOR.services_by_name["Health"]),
 ]
+POLICIES = {"bank": party_main.POLICY, "coordinator": coordinator_main.POLICY, "relay": relay_main.POLICY}
 # What an empty request gets from whoever may call; "other coordinator" is one that no policy names, "other party" one
 # that is in no address book, "new client" one that no configuration names, "client without it" one that has every
 # permission but the one that is needed. Whoever is not listed is denied.
@@ -117,7 +128,28 @@ METHODS = [(process, service, method) for process, service in SERVICES for metho
 
 
 @pytest.fixture(scope="module")
-def channels(federation, tmp_path_factory):
+def relay(federation, tmp_path_factory):
+    """The address and the certificate's folder of a relay of its own, for no party."""
+    scratch = tmp_path_factory.mktemp("relay")
+    identity = issue(federation.directory / "certificates" / "authority", "relay", "relay", ["localhost"], out=scratch)
+    (port,) = _free_ports(1)
+    settings = {"name": "relay", "listen": f"127.0.0.1:{port}", "identity": str(identity), "parties": []}
+    (scratch / "relay.yaml").write_text(yaml.safe_dump(settings))
+    ready = scratch / "relay.ready"
+    command = [sys.executable, "-m", "parley.services.relay", "--config", str(scratch / "relay.yaml")]
+    process = subprocess.Popen([*command, "--ready-file", str(ready)], stderr=subprocess.DEVNULL)
+    deadline = time.monotonic() + 120
+    while not ready.exists():
+        assert process.poll() is None
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+    yield settings["listen"], identity
+    process.terminate()
+    process.wait()
+
+
+@pytest.fixture(scope="module")
+def channels(federation, relay, tmp_path_factory):
     """A channel to each service for every caller."""
     scratch = tmp_path_factory.mktemp("callers")
     ours = federation.directory / "certificates" / "authority"
@@ -140,8 +172,10 @@ def channels(federation, tmp_path_factory):
         folder = issue(ours, name, role, ["localhost"], out=scratch / f"revoked-{role}")
         identities[f"revoked {role}"] = load_identity(folder)
         revoke([folder / "certificate.pem"], ours)
-    for process in ("bank", "coordinator"):
-        shutil.copy(ours / "revoked.pem", federation.identity(process))
+    addresses = {"bank": federation.addresses["bank"], "coordinator": federation.addresses["coordinator"]}
+    addresses["relay"], relays_identity = relay
+    for folder in (federation.identity("bank"), federation.identity("coordinator"), relays_identity):
+        shutil.copy(ours / "revoked.pem", folder)
     ca = identities["client"].ca
     credentials = {
         caller: grpc.ssl_channel_credentials(ca, identity.private_key, identity.certificate_chain)
@@ -150,11 +184,10 @@ def channels(federation, tmp_path_factory):
     credentials["no certificate"] = grpc.ssl_channel_credentials(ca)
     credentials["other CA"] = grpc.ssl_channel_credentials(ca, foreign.private_key, foreign.certificate_chain)
     made = {}
-    for process, role in (("bank", "party"), ("coordinator", "coordinator")):
+    for process, role in (("bank", "party"), ("coordinator", "coordinator"), ("relay", "relay")):
         for caller in credentials:
             options = [*channel_options(role, process), ("grpc.use_local_subchannel_pool", 1)]
-            address = federation.addresses[process]
-            made[process, caller] = grpc.secure_channel(address, credentials[caller], options=options)
+            made[process, caller] = grpc.secure_channel(addresses[process], credentials[caller], options=options)
     yield made
     for channel in made.values():
         channel.close()
@@ -195,6 +228,22 @@ def test_each_rpc_gives_each_caller_exactly_the_expected_status(channels, proces
 
 def test_the_table_has_a_line_for_every_rpc_and_no_other():
     assert {f"{service.name}/{method.name}" for _, service, method in METHODS} == EXPECTED.keys()
+
+
+def test_the_rows_are_all_that_the_services_let_anyone_call():
+    for process, policy in POLICIES.items():
+        asked = {f"/{service.full_name}/{method.name}" for served, service, method in METHODS if served == process}
+        assert asked == policy.methods.keys() - REFLECTION.keys()
+
+
+def test_every_service_of_the_contracts_is_asked():
+    asked = {service.full_name for _, service in SERVICES}
+    found = set()
+    for module in pkgutil.walk_packages(contracts.__path__, f"{contracts.__name__}."):
+        if module.name.endswith("_service_pb2"):
+            found |= {each.full_name for each in import_module(module.name).DESCRIPTOR.services_by_name.values()}
+    assert len(found) >= 6
+    assert found <= asked
 
 
 def test_a_method_that_does_not_exist_is_unimplemented_for_whoever_calls(channels):
