@@ -216,7 +216,11 @@ class RunDriver:
             await self._note(aligned, f"alignment {aligned.alignment}: {aligned.rows} rows are common")
         began, attempt = "resumed from iteration" if record.attempt else "started at iteration", record.attempt + 1
         body = RunStateChange(attempt, from_step=done)
-        spoken = {"attempt": attempt, "protocol": session.protocol_number, "spec_yaml": self._record.spec_yaml}
+        spoken: dict[str, Any] = {
+            "attempt": attempt,
+            "protocol": session.protocol_number,
+            "spec_yaml": self._record.spec_yaml,
+        }
         await self._note(body, f"{began} {done}", state="RUNNING", reason="", step=done, **spoken)
         self._waiting = self._waiting.resumed(time.monotonic())
         stopping = self._stopping = await self._evaluations_until(done)

@@ -10,6 +10,7 @@ from parley.numerics.losses import ForwardCorrectedBits, ForwardCorrectedSoftmax
 from parley.party.bambi.local_role import training_loss
 from parley.privacy.dataset_ledger import DatasetTerms
 from parley.privacy.noise import new_key
+from parley.protocols.bambi.settings import BambiSpec
 from parley.simulation.runs import scratch_ledger
 from parley.spec.parsing import parse_spec
 from parley.tables.loading import Labels
@@ -63,5 +64,5 @@ def test_weights_of_other_classes_are_refused_with_what_yaml_makes_of_yes_and_no
     terms = DatasetTerms(epsilon=math.inf, delta=0.0)
     access = LabelAccess(spec, "run", lambda _, __: labels, scratch_ledger(), new_key(), terms=terms)
     with pytest.raises(LabelsMissing, match=hint) as refusal:
-        access.class_weights(labels, np.arange(2), spec.train.class_weights)
+        access.class_weights(labels, np.arange(2), spec.settings(BambiSpec).class_weights)
     assert ("quotes" in str(refusal.value)) == (hint == "in quotes")
