@@ -192,9 +192,11 @@ class Registry:
 
         The body's metrics are merged into the newest ones; `kept` is the coordinator's own state of the new
         `checkpoint`, and `keep` how many checkpoints' states stay; `at` is the event's own step where that is not the
-        run's. A retry gives the `time` of the first try, and finds what that has written, if it has.
+        run's. A caller that may try again gives a `time`, the same with each try: a retry then finds what the first has
+        written, if it has. Without one, every call notes an event, also in the same millisecond.
         """
-        kept, time = changes.pop("kept", None), time or now()
+        kept, tried_before = changes.pop("kept", None), time
+        time = time or now()
         keep = changes.pop("keep", LEAST_CHECKPOINTS)
         at = changes.pop("at", changes.get("step"))
         with self.writing() as connection:
@@ -203,7 +205,7 @@ class Registry:
             if row is None:
                 raise RunUnknown.named(run_id)
             last = _last_event(connection, run_id)
-            if last is not None and (last["time"], last["kind"], last["message"]) == (time, body.kind, message):
+            if last is not None and (last["time"], last["kind"], last["message"]) == (tried_before, body.kind, message):
                 return event_of(last)
             merged = newest(json.loads(row["metrics"]), body.metrics)
             values = changes | {"metrics": json.dumps(merged), "changed": time}

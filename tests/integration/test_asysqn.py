@@ -59,6 +59,7 @@ def data(tmp_path_factory):
             columns = np.array([f"c{column}" for column in range(10)])
             np.savez(directory / f"{name}-{party}.npz", x=block, ids=ids, columns=columns)
     np.savez(directory / "labels.npz", label=labels, ids=ids)
+    np.savez(directory / "numbers.npz", label=(labels + np.arange(len(labels)) % 4) / 4, ids=ids)
     return directory
 
 
@@ -71,6 +72,7 @@ def federation(data, tmp_path_factory):
         for party in PARTIES
     }
     held = {name: {"path": str(data / "labels.npz"), "budget": {"epsilon": 100}} for name in files}
+    held["numbers"]["path"] = str(data / "numbers.npz")  # a copy of the labels would have their noise
     with ForkedFederation(tmp_path_factory.mktemp("asysqn-federation"), tables, held) as local:
         yield local
 

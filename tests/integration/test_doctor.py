@@ -173,7 +173,7 @@ def test_good_tables_of_a_configuration_are_not_called_broken(patient, tmp_path)
     found = states(checks)
     assert found["table odd"] == "broken"
     assert (found["table fresh"], found["table customers"]) == ("warning", "warning")
-    assert "columns of words and missing values" in checks["table fresh"]["finding"]
+    assert "columns of words ('a') and missing values ('a')" in checks["table fresh"]["finding"]
 
 
 @pytest.mark.parametrize(

@@ -189,5 +189,6 @@ def test_undeclared_every_oddity_is_one_sentence_that_says_what_to_declare(odd):
         shown = CliRunner().invoke(app, ["doctor", "--config", str(local.directory / f"{party}.yaml"), "--json"])
         found[party] = next(one for one in json.loads(shown.output) if one["subject"] == "table plain")
     assert 'Write `delimiter: ";"`' in found["bank"]["remedy"] + found["bank"]["finding"]
-    assert "has columns of words and missing values" in found["shop"]["finding"]
+    assert "columns of words ('product code', 'first order'" in found["shop"]["finding"]
+    assert "missing values ('last order', 'grade')" in found["shop"]["finding"]
     assert "preprocess" in found["telco"]["finding"] + found["telco"]["remedy"]

@@ -98,6 +98,13 @@ def test_a_change_that_is_tried_again_is_noted_once(registry, run):
     assert registry.events(run.run_id, 0) == [first, later]
 
 
+def test_two_changes_of_one_millisecond_are_two_events(registry, run, monkeypatch):
+    monkeypatch.setattr("parley.services.coordinator.registry.now", lambda: "2026-01-02T03:04:05.678+00:00")
+    for _ in range(2):
+        registry.change(run.run_id, RunProgress(RunTotals()), "iteration")
+    assert [event.sequence for event in registry.events(run.run_id, 0)] == [1, 2]
+
+
 def test_whoever_claimed_the_database_last_writes_alone(registry, run):
     registry.claim("first")
     registry.change(run.run_id, RunStateChange(), "mine")
