@@ -68,6 +68,8 @@ def write_tables(directory, party: int, more: int = 0) -> dict[str, dict[str, st
     own = {"id": ids, **{f"f{j}": column for j, column in enumerate(rows.T)}, "label": labels}
     pa.parquet.write_table(pa.table(own), directory / f"records{party}.parquet")
     tables = {"train": {"path": path}, "again": {"path": path}, "bounded": {"path": copied(path, "bounded")}}
+    tables |= {name: {"path": copied(path, name)} for name in ("viewed", "sealed", "rescaled")}
+    tables["rescaled"] |= {"standardise": True}
     for name in ("records", "noised", "spring", "autumn", "checked"):
         tables[name] = {"path": copied(directory / f"records{party}.parquet", name), "label": "label"}
     tables["scaled"] = tables["records"] | {"standardise": True}
@@ -89,7 +91,8 @@ def federation(tmp_path_factory):
     table = pa.table({"id": [f"r{i:03d}" for i in range(ROWS)], "label": labels})
     pa.parquet.write_table(table, directory / "labels.parquet")
     (directory / "recording").mkdir()
-    views = {table: {"narrow": NARROW, "wide": WIDE} for table in ("train", "again")}
+    views = {table: {"narrow": NARROW, "wide": WIDE} for table in ("train", "again")} | {"viewed": {"last": ["w2"]}}
+    exact = dict.fromkeys(("bambi", "asysqn", "glm", "explore", "fedbio"), sorted({*tables["south"]} - {"sealed"}))
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("RECORDING", str(directory / "recording"))
         local = ForkedFederation(
@@ -98,7 +101,7 @@ def federation(tmp_path_factory):
             {"train": {"path": directory / "labels.parquet"}},
             policy={"minimum_parties": 3, "differencing": "refuse", "coefficients": "columns"},
             policies=dict.fromkeys(OPEN, NO_FLOORS)
-            | {"west": {"views": views}, "south": {"sums_per_row": 30}, "north": {"sums_per_row": "columns"}}
+            | {"west": {"views": views}, "south": {"sums_per_row": 30, "exact_sums": exact}, "north": {"sums_per_row": "columns"}}
             | {"strict": {"features": {"required": True}}},
             modules={"coordinator": "tests.integration.recording_coordinator"},
         )
@@ -537,6 +540,19 @@ def test_a_value_that_does_not_fit_keeps_the_sum_from_opening_and_names_nobody(c
     assert "e+" not in told
     logs = [(federation.directory / f"{name}.log").read_text() for name in KEPT]
     assert any("kept from opening" in log for log in logs)
+
+
+def test_a_prediction_reads_no_table_and_no_columns_that_its_owner_keeps_from_runs(client, seen):
+    few = {"train": yaml.safe_load(linear(KEPT))["train"] | {"lower": {"solver": "sgd", "warmup_steps": 2}}}
+    run = client.start(linear(choosing(KEPT, view="narrow"), seed=95, **few))
+    run.result()
+    opened = len(seen("sum"))
+    with pytest.raises(RequestRefused, match=r"west.*table viewed is open by `views` alone"):
+        run.predict("viewed")
+    with pytest.raises(RequestRefused, match=r"south.*`exact_sums` does not let bambi see sums of table sealed"):
+        run.predict("sealed")
+    assert len(seen("sum")) == opened
+    assert len(run.predict("bounded").ids) == ROWS
 
 
 def registered(federation, party: str) -> list[dict]:
