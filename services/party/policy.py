@@ -144,6 +144,15 @@ def _of_rows(policy: Policy, spec: RunSpec, index: int, covered: Coverage) -> It
             f"the noise of {covered.honest} parties is needed, and `features.honest`, {policy.features.honest}, is how "
             "many (this one among them) are trusted to keep theirs: lower `honest` in the spec, which adds noise"
         )
+    changing = [name for name, asked in {
+        "train.parties_per_round": spec.sampled < len(spec.parties),
+        "privacy.aggregation.recovery": spec.privacy.aggregation.recovery,
+    }.items() if asked]  # fmt: skip
+    if covered.exact and changing and not covered.own_batches and policy.differencing != "allow":
+        yield (
+            f"sums over changing parties could be subtracted where each is over most of the rows (`differencing` is "
+            f"{policy.differencing}): leave {' and '.join(changing)} out, or take batches of at most half of the rows"
+        )
     if covered.exact:
         yield from _of_exact_values(policy, spec, table)
 
