@@ -5,6 +5,7 @@ Two trios hold the same rows. `open_…` have policies that take the floors away
 """
 
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -45,6 +46,7 @@ NO_FLOORS = {
     "aggregations": ["pairwise", "plain"],
     "sums_per_row": "unbounded",
 }
+ALGORITHMS = ["asysqn", "bambi", "explore", "fedbio", "glm", "hgp"]
 STEPS, STEP, DECAY = 16, 5.0, 1e-3
 NOISED = {"kind": "once", "epsilon": 6.0, "bound": 3.0}
 WIDE, NARROW = ["w0", "w1", "w2"], ["w0", "w1"]
@@ -88,24 +90,29 @@ def federation(tmp_path_factory):
     directory = tmp_path_factory.mktemp("floors")
     tables = {name: write_tables(directory, m % 3) for m, name in enumerate((*KEPT, *OPEN))}
     tables["north"] = write_tables(directory, 0, more=20)
-    tables["strict"] = tables["west"]
+    tables["strict"] = tables["asking"] = tables["west"]
     labels = np.random.default_rng(3).integers(0, 2, ROWS)
     table = pa.table({"id": [f"r{i:03d}" for i in range(ROWS)], "label": labels})
     pa.parquet.write_table(table, directory / "labels.parquet")
     (directory / "recording").mkdir()
     views = {table: {"narrow": NARROW, "wide": WIDE} for table in ("train", "again")} | {"viewed": {"last": ["w2"]}}
-    exact = dict.fromkeys(("bambi", "asysqn", "glm", "explore", "fedbio"), sorted({*tables["south"]} - {"sealed"}))
+    exact = dict.fromkeys(ALGORITHMS, sorted({*tables["south"]} - {"sealed"}))
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("RECORDING", str(directory / "recording"))
         local = ForkedFederation(
             directory,
             tables,
             {"train": {"path": directory / "labels.parquet"}},
-            policy={"minimum_parties": 3, "differencing": "refuse", "coefficients": "columns"},
+            policy={
+                "algorithms": ALGORITHMS,
+                "minimum_parties": 3,
+                "differencing": "refuse",
+                "coefficients": "columns",
+            },
             policies=dict.fromkeys(OPEN, NO_FLOORS)
             | {"west": {"views": views}, "north": {"sums_per_row": "columns"}}
             | {"south": {"sums_per_row": 30, "exact_sums": exact}}
-            | {"strict": {"features": {"required": True}}},
+            | {"strict": {"features": {"required": True}}, "asking": NO_FLOORS | {"approval": "required"}},
             modules={"coordinator": "tests.integration.recording_coordinator"},
         )
         with local:
@@ -629,6 +636,23 @@ def test_an_owner_lets_no_metrics_be_taken_over_rows_that_differ_by_one(client):
     with pytest.raises(RequestRefused, match=r"differ from those of run .* by fewer than `minimum_evaluation`, 20"):
         client.start(judged("20:41", 2))
     client.start(judged("40:60", 2)).result()
+
+
+def test_a_spec_waits_until_a_person_has_approved_it(client, seen, federation):
+    few = {"train": yaml.safe_load(linear(KEPT))["train"] | {"lower": {"solver": "sgd", "warmup_steps": 2}}}
+    text = linear([*OPEN[:2], "asking"], seed=97, **few)
+    with pytest.raises(RequestRefused, match=r"asking takes a spec only once its owner has approved it") as refused:
+        client.start(text)
+    assert not seen("sum")
+    (digest,) = re.findall(r"parley approve ([0-9a-f]{64})", str(refused.value))
+    command = [sys.executable, "-m", "parley", "approve", "--config", str(federation.directory / "asking.yaml")]
+    subprocess.run([*command, digest], capture_output=True, check=True)
+    client.start(text).result()
+    with pytest.raises(RequestRefused, match="has approved it"):
+        client.start(linear([*OPEN[:2], "asking"], seed=98, **few))
+    subprocess.run([*command, "--revoke", digest], capture_output=True, check=True)
+    with pytest.raises(RequestRefused, match="has approved it"):
+        client.start(text)
 
 
 def registered(federation, party: str) -> list[dict]:

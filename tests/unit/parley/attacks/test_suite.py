@@ -190,6 +190,9 @@ def test_the_command_prints_a_line_for_each_attack_and_strict_fails_on_what_is_o
     assert [row["ours"] for row in rows if row["case"] == "label inference × spec"] == [1.0, 1.0, 0.0]
     assert runner.invoke(app, ["attack", str(path), "--only", "labels", "--strict"]).exit_code == 1
     assert runner.invoke(app, ["doctor", "--strict"]).exit_code == 2
+    strict = runner.invoke(app, ["doctor", "--strict", str(path)])
+    assert strict.exit_code == 1
+    assert "label inference" in strict.output
 
 
 def test_all_protections_are_attacked_with_a_row_for_what_is_recovered_the_bound_and_the_excess(tmp_path, monkeypatch):
