@@ -12,13 +12,14 @@ from parley.coordinator.evaluations import EvaluationAccess
 from parley.numerics.losses import Loss
 from parley.numerics.metrics import Measures
 from parley.numerics.weighted_loss import balanced_weights
-from parley.privacy.dataset_ledger import DatasetTerms
+from parley.privacy.accounting import RecordCounts, Unprotected
+from parley.privacy.dataset_ledger import DatasetCharge, DatasetTerms, UnprotectedRefused
 from parley.privacy.evaluations import Evaluation, EvaluationPolicy
 from parley.privacy.label_gate import LabelGate
 from parley.privacy.label_vault import LabelPolicy, LabelVault
-from parley.privacy.ledger import Budget, Ledger
+from parley.privacy.ledger import Budget, Charge, Ledger
 from parley.privacy.noise import KeyedNoise
-from parley.privacy.permanent_noise import class_tags, number_tags, tag_records
+from parley.privacy.permanent_noise import TAG_BYTES, RecordTags, class_tags, number_tags, tag_records
 from parley.privacy.target_bins import Bins
 from parley.spec.run import RunSpec
 from parley.tables.digests import labels_digest
@@ -77,7 +78,36 @@ class LabelAccess:
         """The way out for figures on the true labels of these rows; `times` is for the whole run."""
         if self.evaluations is None or not len(rows):
             return Evaluation(len(rows))
-        return self.evaluations.over(labels, rows, name, times)
+        found = self.evaluations.over(labels, rows, name, times)
+        if self.spec.stop is not None and found.is_exact:
+            self._note_stop()
+        return found
+
+    def _note_stop(self) -> None:
+        """Say in the account of the labels that exact figures on them decide when the run ends, which parties see.
+
+        A party that moves its part of one row's scores from evaluation to evaluation reads that row's label off the
+        model that is kept: no ε stands for that.
+
+        Raises:
+            UnprotectedRefused: if the labels' owner allows no release without noise.
+        """
+        if self.spec.privacy.labels.mechanism == "off":  # which the run's gate says
+            return
+        if self.terms.unprotected == "refuse":
+            raise UnprotectedRefused(
+                f"`stop` tells parties which evaluation was the best, an exact figure on labels of "
+                f"{self.spec.label_table}, whose owner releases nothing without noise: leave `stop` out, or ask the "
+                "owner for `evaluation_epsilon`"
+            )
+        if not self.run_id:  # it is only checked
+            return
+        dataset, chain = self._dataset(), f"{self.run_id}/stop"
+        nobody = np.empty((0, TAG_BYTES), dtype=np.uint8)
+        account = DatasetCharge(self.terms, RecordTags(dataset, nobody, nobody))
+        recipients, once = tuple(entry.name for entry in self.spec.parties), RecordCounts(np.ones(1, dtype=np.int64))
+        self.ledger.open_run(chain, 1, Budget(math.inf), dataset=dataset)
+        self.ledger.reserve(chain, 0, 1, Charge(Unprotected(), recipients, once, account=account))
 
     @property
     def measures(self) -> Measures | None:

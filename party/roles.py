@@ -212,6 +212,8 @@ class Coverage:
     drawn: str = ""
     """Where a value is made from many rows: what decides, beside the seed, from which. Two runs that differ in it alone
     could be subtracted, so that what is left is of a few rows. Empty where every row has a value of its own."""
+    judged: tuple[NDArray[np.str_], ...] = ()
+    """Where a spec chooses the rows of this party that metrics are taken over: the ids of each such set."""
     figures: bool = False
     """Whether what leaves are figures over sets of rows, and no sums over parties."""
 

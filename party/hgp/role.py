@@ -239,13 +239,14 @@ def coverage(opened: Opened) -> Coverage:
     rows = len(sets.lower)
     wanted = [train.inner.batch, train.hyper.batch if train.has_hyper else None]
     smallest = min(rows, *(batch or rows for batch in wanted))
-    judged = [len(part) for part in (sets.upper, sets.test) if len(part)]
+    judged = [opened.table.ids[part] for part in (sets.upper, sets.test) if len(part)]
     chosen = [id_digest(opened.table.ids[part]) for part in (sets.lower, sets.upper, sets.test)]
     return Coverage(
         rows=len(opened.table),
         batch=smallest,
         sums=train.outer.steps * train.steps_per_iteration,
-        evaluated=min(judged, default=None),
+        evaluated=min(map(len, judged), default=None),
+        judged=tuple(judged),
         drawn=f"{wanted} of {chosen}",
     )
 

@@ -6,8 +6,10 @@ from dataclasses import replace
 from parley.party.roles import Coverage, Opened
 from parley.services.party.exposure import Asked
 from parley.services.party.exposure_tables import ANY_SEED, Exposure
+from parley.services.party.preprocessing import to_keep
 from parley.services.party.read_digests import DigestingTables
 from parley.spec.digests import spec_digest
+from parley.tables.loading import Table, id_digest
 
 
 def asked_of(opened: Opened, covered: Coverage, reads: DigestingTables, outputs: int = 1) -> Asked:
@@ -39,7 +41,12 @@ def asked_of(opened: Opened, covered: Coverage, reads: DigestingTables, outputs:
         )
         for name, (ids, digest) in reads.further.items()
     )
-    return Asked(exposure, table.ids, covered.sums, covered.own_batches, further)
+    judged = tuple(
+        Asked(replace(exposure, layout="judged", rows_digest=id_digest(ids), share=0.0, drawn=""), ids, 0, False)
+        for ids in covered.judged
+        if covered.exact
+    )
+    return Asked(exposure, table.ids, covered.sums, covered.own_batches, further + judged)
 
 
 def _partners(opened: Opened) -> tuple[str, ...]:
@@ -47,6 +54,13 @@ def _partners(opened: Opened) -> tuple[str, ...]:
     spec, own = opened.spec, opened.spec.table_of(opened.index)
     read = {entry.name: spec.table_of(index) for index, entry in enumerate(spec.parties)}
     return tuple(sorted(name if table == own else f"{name}: {table}" for name, table in read.items()))
+
+
+def _scales(table: Table) -> str:
+    """Digest of what columns were divided by: figures of training rows, where the owner has them learnt."""
+    fitted = to_keep(table)
+    scales = [] if fitted is None else [(one.column, one.scale) for one in fitted.numbers]
+    return hashlib.sha256(repr(scales).encode()).hexdigest()
 
 
 def _drawn(opened: Opened, covered: Coverage) -> str:
@@ -57,7 +71,7 @@ def _drawn(opened: Opened, covered: Coverage) -> str:
     """
     spec = opened.spec
     if not covered.drawn and spec.train.layout == "vertical":
-        return ""
+        return "" if covered.rank is None else _scales(opened.table)
     # An algorithm that does not say it, where parties hold rows: any other settings may choose other rows.
     parts = [covered.drawn or f"{spec.split!r} {spec.train!r}", f"tables {spec.train.tables}"]
     if spec.train.sampled_parties is not None:

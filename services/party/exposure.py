@@ -73,15 +73,19 @@ class Asked:
         return row_hashes(self.ids)
 
 
+OTHER_SCALES = "other scales of the same columns"
+
+
 def difference(new: Exposure, old: Exposure) -> str | None:
     """How the sums of two runs over common rows could be subtracted, in words; None where they could not.
 
     Where blocks are linear, sums determine A·Aᵀ whatever the seed was: two runs that differ by a column or by a party
-    differ by that column, or by that party's Gram matrix. Elsewhere the first sums of two runs with one seed are of the
-    same values, and differ by a whole party; so do those with any seed where it changes little of what is summed. Where
-    a value is made from many rows, two that were made from nearly the same rows differ by the others.
+    differ by that column, or by that party's Gram matrix; two that differ by the scales of columns have the columns as
+    their common axes, U·D₁·Uᵀ and U·D₂·Uᵀ, which gives them all. Elsewhere the first sums of two runs with one seed are
+    of the same values, and differ by a whole party; so do those with any seed where it changes little of what is
+    summed. Where a value is made from many rows, two that were made from nearly the same rows differ by the others.
     """
-    if not (new.exact and old.exact) or new.table != old.table:
+    if not (new.exact and old.exact) or new.table != old.table or "judged" in (new.layout, old.layout):
         return None
     other_rows = (new.rows_digest, new.drawn) != (old.rows_digest, old.drawn)
     if "figures" in (new.layout, old.layout):
@@ -92,6 +96,8 @@ def difference(new: Exposure, old: Exposure) -> str | None:
         return "other columns of the same rows"
     if new.partners != old.partners and (same_seed or linear):
         return "other partners over the same rows"
+    if linear and "" not in (new.drawn, old.drawn) and new.drawn != old.drawn:  # earlier versions kept none
+        return OTHER_SCALES
     if new.layout == "horizontal" and other_rows and same_seed:
         return "some of the same rows" + (", with the same seed" if new.seed == old.seed else "")
     return None
@@ -274,6 +280,8 @@ def _reviewed(connection: sa.Connection, entries: list[Exposure], asked: Asked, 
             _check_runs(entries, each.exposure, policy)
             if policy.mixing == "refuse":
                 _check_mixing(connection, entries, each)
+            if policy.differencing != "allow":
+                _check_judged(connection, entries, each, policy)
     salt = own.salt if own is not None else _salt(connection, entries, asked, policy)
     before = _sums_per_row(connection, entries, own or new, policy, asked)
     return Reviewed(salt, _check_sums(own or new, before, asked.sums_per_row, policy))
@@ -313,6 +321,25 @@ def _check_mixing(connection: sa.Connection, entries: Iterable[Exposure], asked:
         )
 
 
+def _check_judged(connection: sa.Connection, entries: Iterable[Exposure], asked: Asked, policy: Policy) -> None:
+    """Refuse metrics over rows that differ by a few from those of an earlier run: a model that hardly moves makes the
+    same mistakes in both, whatever the seeds are."""
+    new, least = asked.exposure, policy.minimum_evaluation
+    for old in entries:
+        if (new.layout, new.exact) != ("judged", True) or (old.layout, old.exact) != ("judged", True):
+            continue
+        if old.table != new.table or old.rows_digest == new.rows_digest:
+            continue
+        before = _hashes(connection, old.rows_digest)
+        now = _hashes_of(connection, asked)
+        if before is not None and len(np.setxor1d(before, now, assume_unique=True)) < least:
+            raise ExposureRefused(
+                f"metrics would be taken over rows that differ from those of run {old.run_id} by fewer than "
+                f"`minimum_evaluation`, {least}, and two figures would tell labels of these rows: hold out the same "
+                "rows, or others"
+            )
+
+
 def _salt(connection: sa.Connection, entries: list[Exposure], asked: Asked, policy: Policy) -> str:
     """What makes the batches of a run its own, if one of the tables that it reads needs it."""
     salts = [_salted(connection, entries, each, policy) for each in (asked, *asked.further)]
@@ -327,6 +354,8 @@ def _salted(connection: sa.Connection, entries: Iterable[Exposure], asked: Asked
         how = difference(asked.exposure, old)
         if how is None or old.run_id == asked.exposure.run_id:
             continue
+        if how == OTHER_SCALES and policy.sums_per_row == "columns":  # all sums together are too few
+            continue
         if not _has_rows_of(connection, old, asked):
             continue
         if policy.differencing == "salt" and asked.own_batches:
@@ -340,6 +369,8 @@ def _sentence(asked: Asked, old: Exposure, how: str, chosen: Literal["refuse", "
     remedy = "train with the same columns and partners" if needs_owner else "choose another seed"
     if asked.exposure.layout == "figures":
         remedy = "ask for the same rows, bins and cells"
+    elif how == OTHER_SCALES:
+        remedy = "train on the same rows, or have the owner declare public `figures` for the table"
     elif not needs_owner and ANY_SEED in (asked.exposure.seed, old.seed):
         remedy = (
             "keep rows, batches, columns and partners as they were, or take batches of less than half of the rows in "

@@ -59,7 +59,8 @@ class Exposure:
     run_id: str
     algorithm: str
     layout: str
-    """`vertical` or `horizontal`; `figures` where what leaves are figures over sets of rows."""
+    """`vertical` or `horizontal`; `figures` where what leaves are figures over sets of rows; `judged` for a set of
+    rows that exact metrics are taken over."""
     table: str
     table_digest: str
     """Of its values, as the run reads them."""
@@ -85,7 +86,8 @@ class Exposure:
     salt: str = ""
     """What makes the run's batches others than the seed's."""
     drawn: str = ""
-    """Digest of what decides, beside the seed, which rows one value is made from; empty where each row has its own."""
+    """Digest of what decides, beside the seed, which rows one value is made from; of a linear block, where each row has
+    a value of its own, of the scales of its columns."""
     time: str = ""
     """When it began."""
 

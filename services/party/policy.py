@@ -1,6 +1,6 @@
 """The owner's floors: what a party's policy asks of every run, whatever its spec says. Each refusal names its floor."""
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import replace
 
 from parley.party.roles import Coverage, Floors, Offer
@@ -36,6 +36,21 @@ def check_coverage(policy: Policy, spec: RunSpec, index: int, covered: Coverage 
         _refuse(spec, index, [f"{spec.train.algorithm} does not say what its sums cover: use a newer version of it"])
         return
     _refuse(spec, index, list(_of_rows(policy, spec, index, covered)))
+
+
+def check_prediction(policy: Policy, spec: RunSpec, index: int, table: str, columns: Collection[str]) -> None:
+    """Refuse a model's use on rows, or on columns, that the owner keeps from runs.
+
+    Raises:
+        PolicyRefused: naming the floor.
+    """
+    views, reasons = policy.views.get(table, {}), list[str]()
+    closed = bool(views) and table != spec.table_of(index) and not policy.free_columns
+    if closed and all(set(columns) != set(names) for names in views.values()):
+        reasons.append(f"table {table} is open by `views` alone ({', '.join(views)}), and the model has other columns")
+    if spec.privacy.features.kind == "none":
+        reasons += _of_exact_values(policy, spec, table)
+    _refuse(spec, index, reasons)
 
 
 def covered_by_noise(offer: Offer, spec: RunSpec) -> Offer:
@@ -124,16 +139,31 @@ def _of_rows(policy: Policy, spec: RunSpec, index: int, covered: Coverage) -> It
             f"metrics would be taken over fewer rows than `minimum_evaluation`, {policy.minimum_evaluation}: hold out "
             "more rows, or none"
         )
-    if covered.exact and policy.features.required and spec.privacy.features.kind == "none":
-        yield (
-            f"values of table {table} would leave without noise, and `features.required` is on: write "
-            f"`privacy: {{features: {{kind: once, epsilon: …, bound: …}}}}`, ε up to {policy.features.epsilon:g}"
-        )
     if not covered.exact and covered.honest > policy.features.honest:
         yield (
             f"the noise of {covered.honest} parties is needed, and `features.honest`, {policy.features.honest}, is how "
             "many (this one among them) are trusted to keep theirs: lower `honest` in the spec, which adds noise"
         )
+    changing = [name for name, asked in {
+        "train.parties_per_round": spec.sampled < len(spec.parties),
+        "privacy.aggregation.recovery": spec.privacy.aggregation.recovery,
+    }.items() if asked]  # fmt: skip
+    if covered.exact and changing and not covered.own_batches and policy.differencing != "allow":
+        yield (
+            f"sums over changing parties could be subtracted where each is over most of the rows (`differencing` is "
+            f"{policy.differencing}): leave {' and '.join(changing)} out, or take batches of at most half of the rows"
+        )
+    if covered.exact:
+        yield from _of_exact_values(policy, spec, table)
+
+
+def _of_exact_values(policy: Policy, spec: RunSpec, table: str) -> Iterator[str]:
+    """What keeps values of a table from leaving without noise."""
+    if policy.features.required and spec.privacy.features.kind == "none":
+        yield (
+            f"values of table {table} would leave without noise, and `features.required` is on: write "
+            f"`privacy: {{features: {{kind: once, epsilon: …, bound: …}}}}`, ε up to {policy.features.epsilon:g}"
+        )
     allowed = None if policy.exact_sums is None else policy.exact_sums.get(spec.train.algorithm, ())
-    if covered.exact and allowed is not None and table not in allowed:
+    if allowed is not None and table not in allowed:
         yield f"`exact_sums` does not let {spec.train.algorithm} see sums of table {table} without noise"

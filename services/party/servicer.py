@@ -41,6 +41,7 @@ from parley.services.party.policy import (
     PolicyRefused,
     check_coverage,
     check_policy,
+    check_prediction,
     chosen_columns,
     covered_by_noise,
     floors_of,
@@ -367,6 +368,10 @@ class PartyServicer(pb_grpc.PartyServiceServicer):
         policy, told = self._config.policy, tuple(names)
         rows = RowProtection(spec.privacy.features, request.run_id, told, self._local_privacy, policy.features.terms)
         table = self._table(request.run_id, tables, spec, index, None if trained is None else name, coordinator)
+        if trained is not None:
+            fitted = to_keep(table)
+            columns = table.columns if fitted is None else fitted.inputs
+            check_prediction(self._config.policy, spec, index, name, columns)
         table = chosen_rows(table, list(request.ids))
         if must_hold_rows(algorithm.maps_rows, spec.privacy.features.kind, predicts=trained is not None):
             tables.require_room(table, spec.train.algorithm)

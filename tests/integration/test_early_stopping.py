@@ -1,5 +1,8 @@
 """Early stopping over real processes: the best checkpoint becomes the model, also of a run that was killed."""
 
+import json
+import subprocess
+import sys
 import time
 
 import pytest
@@ -72,7 +75,12 @@ def test_a_killed_run_stops_at_the_same_iteration_with_the_same_bits(stopped, fe
         assert models(federation, run) == models(federation, undisturbed)
 
 
-def test_a_metric_that_the_run_does_not_measure_ends_it_with_a_sentence(client):
+def test_a_metric_that_the_run_does_not_measure_ends_it_with_a_sentence(client, federation):
     run = client.start(spec(stop={"metric": "test acuracy"}))
     with pytest.raises(RequestRefused, match=r"stop.metric.*'test acuracy'.*test accuracy"):
         run.result()
+    # that evaluations on true labels decide something which parties see stands in the labels' account
+    command = [sys.executable, "-m", "parley", "ledger", "datasets", "--json", "--config"]
+    shown = subprocess.run([*command, str(federation.directory / "coordinator.yaml")], capture_output=True, check=True)
+    found = {each["data set"]: each for each in json.loads(shown.stdout)["datasets"]}["digits"]
+    assert f"{run.run_id}/stop" in found["without noise"]

@@ -5,6 +5,7 @@ Two trios hold the same rows. `open_…` have policies that take the floors away
 """
 
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -19,12 +20,14 @@ from parley.attacks.sums import (
     LinearRun,
     batch_of_one,
     column_projection,
+    columns_of_scales,
     difference_of_grams,
     difference_of_runs,
     limit_bisection,
     solve_gram,
 )
 from parley.client import RequestRefused
+from parley.numerics.participation import participants
 from parley.privacy.feature_noise import RowNoise
 from parley.privacy.noise import KeyedNoise
 from parley.protocols.bambi.columns import completed, reduced
@@ -43,6 +46,7 @@ NO_FLOORS = {
     "aggregations": ["pairwise", "plain"],
     "sums_per_row": "unbounded",
 }
+ALGORITHMS = ["asysqn", "bambi", "explore", "fedbio", "glm", "hgp"]
 STEPS, STEP, DECAY = 16, 5.0, 1e-3
 NOISED = {"kind": "once", "epsilon": 6.0, "bound": 3.0}
 WIDE, NARROW = ["w0", "w1", "w2"], ["w0", "w1"]
@@ -68,6 +72,8 @@ def write_tables(directory, party: int, more: int = 0) -> dict[str, dict[str, st
     own = {"id": ids, **{f"f{j}": column for j, column in enumerate(rows.T)}, "label": labels}
     pa.parquet.write_table(pa.table(own), directory / f"records{party}.parquet")
     tables = {"train": {"path": path}, "again": {"path": path}, "bounded": {"path": copied(path, "bounded")}}
+    tables |= {name: {"path": copied(path, name)} for name in ("viewed", "sealed", "rescaled")}
+    tables["rescaled"] |= {"preprocess": {"scale": "standard"}}
     for name in ("records", "noised", "spring", "autumn", "checked"):
         tables[name] = {"path": copied(directory / f"records{party}.parquet", name), "label": "label"}
     tables["scaled"] = tables["records"] | {"standardise": True}
@@ -84,22 +90,29 @@ def federation(tmp_path_factory):
     directory = tmp_path_factory.mktemp("floors")
     tables = {name: write_tables(directory, m % 3) for m, name in enumerate((*KEPT, *OPEN))}
     tables["north"] = write_tables(directory, 0, more=20)
-    tables["strict"] = tables["west"]
+    tables["strict"] = tables["asking"] = tables["west"]
     labels = np.random.default_rng(3).integers(0, 2, ROWS)
     table = pa.table({"id": [f"r{i:03d}" for i in range(ROWS)], "label": labels})
     pa.parquet.write_table(table, directory / "labels.parquet")
     (directory / "recording").mkdir()
-    views = {table: {"narrow": NARROW, "wide": WIDE} for table in ("train", "again")}
+    views = {table: {"narrow": NARROW, "wide": WIDE} for table in ("train", "again")} | {"viewed": {"last": ["w2"]}}
+    exact = dict.fromkeys(ALGORITHMS, sorted({*tables["south"]} - {"sealed"}))
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("RECORDING", str(directory / "recording"))
         local = ForkedFederation(
             directory,
             tables,
             {"train": {"path": directory / "labels.parquet"}},
-            policy={"minimum_parties": 3, "differencing": "refuse", "coefficients": "columns"},
+            policy={
+                "algorithms": ALGORITHMS,
+                "minimum_parties": 3,
+                "differencing": "refuse",
+                "coefficients": "columns",
+            },
             policies=dict.fromkeys(OPEN, NO_FLOORS)
-            | {"west": {"views": views}, "south": {"sums_per_row": 30}, "north": {"sums_per_row": "columns"}}
-            | {"strict": {"features": {"required": True}}},
+            | {"west": {"views": views}, "north": {"sums_per_row": "columns"}}
+            | {"south": {"sums_per_row": 30, "exact_sums": exact}}
+            | {"strict": {"features": {"required": True}}, "asking": NO_FLOORS | {"approval": "required"}},
             modules={"coordinator": "tests.integration.recording_coordinator"},
         )
         with local:
@@ -174,11 +187,11 @@ def choosing(parties, **choice):
     return [*parties[:-1], {"name": parties[-1], **choice}]
 
 
-def watched(client, seen, spec) -> LinearRun:
+def watched(client, seen, spec, rows: int = ROWS) -> LinearRun:
     """What the coordinator has after a run: one class less the other, of logits and of θ."""
     sums, thetas = len(seen("sum")), len(seen("theta"))
     client.start(spec).result()
-    h = np.stack([total.reshape(-1, ROWS, 1)[0] for total in seen("sum")[sums:]])
+    h = np.stack([total.reshape(-1, rows, 1)[0] for total in seen("sum")[sums:]])
     theta = np.stack([reduced(completed(each[0], 2), 1) for each in seen("theta")[thetas:]])[: len(h) - 1]
     return LinearRun(h, theta, STEP, DECAY)
 
@@ -211,6 +224,30 @@ def test_an_owner_lets_no_two_runs_differ_by_a_column(client, seen):
         with pytest.raises(RequestRefused, match=r"other columns of the same rows|`sums_per_row` is (30|columns)"):
             client.start(linear(choosing(KEPT, view="wide"), seed=10, train=train))
     assert client.start(linear(choosing(KEPT, view="narrow"), seed=9, **few)).result() is not None
+
+
+def rescaled(parties, rows: int, **changes) -> str:
+    """The same columns, divided by figures of so many training rows."""
+    split = {"lower": f"0:{rows}", "upper": "lower", "test": 0}
+    return linear(parties, table="rescaled", labels="train", split=split, **changes)
+
+
+def test_two_runs_that_scale_columns_by_other_rows_give_all_of_them_away(client, seen):
+    few, many = (solve_gram(watched(client, seen, rescaled(OPEN, rows), rows=rows)) for rows in (30, ROWS))
+    found = columns_of_scales(few, many[:30, :30])
+    for column in columns_of(2)[:30].T:
+        likeness = [abs(np.corrcoef(column, each)[0, 1]) for each in found.T]
+        assert max(likeness) > 0.99
+
+
+def test_an_owner_who_lets_columns_be_confirmed_lets_none_be_found_by_their_scales(client, seen):
+    few = {"train": yaml.safe_load(linear(KEPT))["train"] | {"lower": {"solver": "sgd", "warmup_steps": 2}}}
+    client.start(rescaled(KEPT, 30, **few)).result()
+    opened = len(seen("sum"))
+    with pytest.raises(RequestRefused, match=r"south.*other scales of the same columns.*public `figures`"):
+        client.start(rescaled(KEPT, 31, seed=1, **few))
+    assert len(seen("sum")) == opened
+    client.start(rescaled(KEPT, 30, seed=2, **few)).result()
 
 
 def test_a_guessed_column_is_confirmed_by_as_many_sums_as_there_are_columns(client, seen):
@@ -354,6 +391,38 @@ def test_another_seed_does_not_keep_whole_batches_from_being_subtracted(client, 
     assert np.abs(difference_of_runs(all_three, rest) - seen("clear-2")[0]).max() < 1e-9
 
 
+def sampling(parties, some: int, **changes) -> str:
+    """Rounds of some parties each, whole batches, and steps that are too small to move the model."""
+    train = yaml.safe_load(averages(parties, batch=ROWS))["train"]
+    few = {"parties_per_round": some, "rounds": 8, "warm_rounds": 0, "gamma": 1e-6, "tau": 1e-6}
+    train |= few | {"task": train["task"] | {"checked": "records"}}
+    return averages(parties, dtype="float64", train=train, **changes)
+
+
+def test_rounds_of_other_parties_within_one_run_give_each_ones_addend_away(client, seen):
+    client.start(sampling(OPEN, 2, seed=75)).result()
+    size = (FEATURES + 1) * CLASSES
+    sums = [total[:size] for total in seen("sum") if total.size >= size]
+    before, equations, moved = np.zeros(size), [], []
+    for k, total in enumerate(sums[:8]):
+        equations.append(np.isin(range(3), list(participants(75, k, 3, 2))))
+        moved.append((2 * before - total) / 1e-6)
+        before = total / 2
+    gradients = np.linalg.lstsq(np.array(equations, dtype=float), np.array(moved), rcond=None)[0]
+    client.start(whole(OPEN, seed=73, privacy={"aggregation": {"kind": "plain"}})).result()
+    assert np.abs(gradients[2] + seen("clear-2")[0][:size]).max() < 1e-4  # whose γ is 1
+
+
+def test_an_owner_lets_no_party_be_left_out_of_sums_of_the_same_values(client, seen):
+    four = [*KEPT, OPEN[0]]
+    lossy = {"aggregation": {"recovery": True, "threshold": 3, "minimum_parties": 3}}
+    with pytest.raises(RequestRefused, match=r"sums over changing parties.*parties_per_round"):
+        client.start(sampling(four, 3, table="spring"))
+    with pytest.raises(RequestRefused, match=r"sums over changing parties.*recovery"):
+        client.start(whole(four, table="spring", privacy=lossy))
+    assert not seen("sum")
+
+
 def test_averages_over_rows_that_are_noised_once_hold_the_noised_rows(client, seen, federation):
     """Labels beside the rows are not covered, so that such a run stays an exact one."""
     client.start(averages(OPEN, batch=1, table="noised", privacy={"features": NOISED})).result()
@@ -447,7 +516,9 @@ def test_an_owner_lets_no_two_runs_differ_by_a_few_rows(client, seen):
         },
     }
     for change in changed.values():
-        with pytest.raises(RequestRefused, match=r"some of the same rows.*keep rows, batches"):
+        with pytest.raises(
+            RequestRefused, match=r"some of the same rows.*keep rows, batches|sums over changing parties"
+        ):
             client.start(averages(four, **change))
     assert len(seen("sum")) == opened
 
@@ -537,6 +608,51 @@ def test_a_value_that_does_not_fit_keeps_the_sum_from_opening_and_names_nobody(c
     assert "e+" not in told
     logs = [(federation.directory / f"{name}.log").read_text() for name in KEPT]
     assert any("kept from opening" in log for log in logs)
+
+
+def test_a_prediction_reads_no_table_and_no_columns_that_its_owner_keeps_from_runs(client, seen):
+    few = {"train": yaml.safe_load(linear(KEPT))["train"] | {"lower": {"solver": "sgd", "warmup_steps": 2}}}
+    run = client.start(linear(choosing(KEPT, view="narrow"), seed=95, **few))
+    run.result()
+    opened = len(seen("sum"))
+    with pytest.raises(RequestRefused, match=r"west.*table viewed is open by `views` alone"):
+        run.predict("viewed")
+    with pytest.raises(RequestRefused, match=r"south.*`exact_sums` does not let bambi see sums of table sealed"):
+        run.predict("sealed")
+    assert len(seen("sum")) == opened
+    assert len(run.predict("bounded").ids) == ROWS
+
+
+def test_an_owner_lets_no_metrics_be_taken_over_rows_that_differ_by_one(client):
+    """Models that hardly move make the same mistakes, whatever the seeds are: the figures would differ by a label."""
+
+    def judged(rows: str, seed: int) -> str:
+        task = {"kind": "personalisation", "classes": [str(c) for c in range(CLASSES)]}
+        train = {"algorithm": "hgp", "task": task, "inner": {"steps": 2}, "hyper": {"rounds": 1}, "outer": {"steps": 1}}
+        split = {"lower": "0:20", "upper": rows, "test": 0}
+        return averages(KEPT, table="autumn", train=train, split=split, seed=seed, evaluate_every=1)
+
+    client.start(judged("20:40", 1)).result()
+    with pytest.raises(RequestRefused, match=r"differ from those of run .* by fewer than `minimum_evaluation`, 20"):
+        client.start(judged("20:41", 2))
+    client.start(judged("40:60", 2)).result()
+
+
+def test_a_spec_waits_until_a_person_has_approved_it(client, seen, federation):
+    few = {"train": yaml.safe_load(linear(KEPT))["train"] | {"lower": {"solver": "sgd", "warmup_steps": 2}}}
+    text = linear([*OPEN[:2], "asking"], seed=97, **few)
+    with pytest.raises(RequestRefused, match=r"asking takes a spec only once its owner has approved it") as refused:
+        client.start(text)
+    assert not seen("sum")
+    (digest,) = re.findall(r"parley approve ([0-9a-f]{64})", str(refused.value))
+    command = [sys.executable, "-m", "parley", "approve", "--config", str(federation.directory / "asking.yaml")]
+    subprocess.run([*command, digest], capture_output=True, check=True)
+    client.start(text).result()
+    with pytest.raises(RequestRefused, match="has approved it"):
+        client.start(linear([*OPEN[:2], "asking"], seed=98, **few))
+    subprocess.run([*command, "--revoke", digest], capture_output=True, check=True)
+    with pytest.raises(RequestRefused, match="has approved it"):
+        client.start(text)
 
 
 def registered(federation, party: str) -> list[dict]:

@@ -9,6 +9,7 @@ import numpy as np
 from parley.attacks.findings import Finding, unbounded
 from parley.attacks.stand_in import StandIn
 from parley.attacks.tapes import Array, rehearse
+from parley.party.fedbio.steps import Randomness
 from parley.protocols.fedbio.settings import CleaningSpec, FedbioSpec
 
 INVERSION = "gradient inversion on averages"
@@ -19,6 +20,25 @@ def explained(gradient: Array, rows: Array) -> Array:
     left, singular, _ = np.linalg.svd(gradient, full_matrices=False)
     basis = left[:, singular > 1e-6 * singular[0]]
     return np.asarray(np.square(rows @ basis).sum(axis=1) / np.square(rows).sum(axis=1))
+
+
+def rows_of_batches(subject: StandIn) -> Array:
+    """What every row adds to an average, (rows of all parties, columns, classes), where the model hardly moves.
+
+    Which rows a batch holds follows from the public seed. So every average is an equation about what its rows add,
+    and as many averages as there are rows have one solution, however large the batches are.
+    """
+    spec, train = subject.spec, subject.spec.settings(FedbioSpec)
+    columns, classes = len(subject.columns[spec.parties[0].name]), subject.classes
+    models = [total[: columns * classes] for _, total in rehearse(subject).asked("variables")]
+    moves = np.diff(np.stack(models) / len(spec.parties), axis=0)
+    held = np.zeros((len(moves), len(spec.parties), subject.rows))
+    for index, entry in enumerate(spec.parties):
+        drawn = Randomness(spec.seed, entry.name)
+        for k in range(len(moves)):
+            held[k, index, drawn.rows("lower", k + 1, 0, subject.rows, train.batch)] = 1.0
+    found, *_ = np.linalg.lstsq(held.reshape(len(moves), -1), moves, rcond=None)
+    return np.asarray(found.reshape(-1, columns, classes))
 
 
 def invert_averages(subject: StandIn) -> list[Finding]:

@@ -53,6 +53,23 @@ def difference_of_grams(larger: Array, smaller: Array) -> Array:
     return column
 
 
+def columns_of_scales(one: Array, other: Array, tolerance: float = 1e-9) -> Array:
+    """Every column of all parties, centred and up to its scale, from two runs that scaled them differently.
+
+    U·D₁·Uᵀ and U·D₂·Uᵀ have the columns of U as their common axes, as long as no two of them changed alike. What runs
+    subtract from columns goes with the mean over rows.
+    """
+    rows = len(one)
+    centring = np.eye(rows) - 1.0 / rows
+    first, second = (centring @ gram @ centring for gram in (one, other))
+    values, vectors = np.linalg.eigh((first + first.T) / 2)
+    kept = values > tolerance * values[-1]
+    roots, span = np.sqrt(values[kept]), vectors[:, kept]
+    within = span.T @ (second + second.T) @ span / 2
+    _, axes = np.linalg.eigh(within / np.outer(roots, roots))
+    return np.asarray(span * roots @ axes)
+
+
 def column_projection(run: LinearRun, guess: Array, tolerance: float = 1e-7) -> float:
     """The share of a guessed column that lies outside the span of what was seen: 0 confirms it, 1 excludes it."""
     _, images = run.products

@@ -5,10 +5,12 @@ import math
 import numpy as np
 import pytest
 
+from parley.coordinator.evaluations import EvaluationAccess
 from parley.coordinator.labels import LabelAccess, LabelsMissing, ReleasePlan
 from parley.numerics.losses import ForwardCorrectedBits, ForwardCorrectedSoftmax, Softmax
 from parley.party.bambi.local_role import training_loss
-from parley.privacy.dataset_ledger import DatasetTerms
+from parley.privacy.dataset_ledger import DatasetTerms, UnprotectedRefused
+from parley.privacy.evaluations import EvaluationPolicy, open_register
 from parley.privacy.noise import new_key
 from parley.protocols.bambi.settings import BambiSpec
 from parley.simulation.runs import scratch_ledger
@@ -66,3 +68,35 @@ def test_weights_of_other_classes_are_refused_with_what_yaml_makes_of_yes_and_no
     with pytest.raises(LabelsMissing, match=hint) as refusal:
         access.class_weights(labels, np.arange(2), spec.settings(BambiSpec).class_weights)
     assert ("quotes" in str(refusal.value)) == (hint == "in quotes")
+
+
+def stopped_access(tmp_path, unprotected="allow", epsilon=None, mechanism="once"):
+    """Labels of a run that its evaluations stop."""
+    text = SPEC.format(mechanism=mechanism, kind="auto")
+    spec = parse_spec(text.replace("test: 0.5", "test: 0.3, validation: 0.2") + "stop: {metric: validation loss}")
+    labels = Labels(np.array([f"{row:03d}" for row in range(200)]), np.arange(200) % 10, tuple("0123456789"))
+    register = open_register(f"sqlite:///{tmp_path / 'evaluations.db'}")
+    evaluations = EvaluationAccess(register, EvaluationPolicy(epsilon=epsilon), "labels", "run", new_key())
+    terms = DatasetTerms(unprotected=unprotected)
+    access = LabelAccess(spec, "run", lambda _, __: labels, scratch_ledger(), new_key(), terms, evaluations)
+    return access, lambda: access.evaluation(labels, np.arange(40), "validation", 3)
+
+
+def test_a_run_that_exact_figures_stop_stands_in_the_account_of_the_labels(tmp_path):
+    access, evaluate = stopped_access(tmp_path)
+    evaluate(), evaluate()  # once more after a restart
+    assert access.ledger.account("train", access.terms).unprotected_runs == ("run/stop",)
+    assert access.ledger.verify_account("train")
+
+
+def test_an_owner_who_releases_nothing_without_noise_lets_no_exact_figure_stop_a_run(tmp_path):
+    access, evaluate = stopped_access(tmp_path, unprotected="refuse")
+    with pytest.raises(UnprotectedRefused, match=r"`stop` tells parties.*evaluation_epsilon"):
+        evaluate()
+    assert access.ledger.datasets() == []
+
+
+def test_noisy_figures_stop_a_run_at_the_cost_that_they_have_anyway(tmp_path):
+    access, evaluate = stopped_access(tmp_path, unprotected="refuse", epsilon=0.5)
+    assert evaluate().epsilon == 0.5
+    assert access.ledger.datasets() == []

@@ -2,12 +2,14 @@
 
 import math
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from parley.coordinator.programs import Report
 from parley.coordinator.stopping import EarlyStopping, MetricMissing
+from parley.numerics.losses import Softmax
 from parley.spec.stopping import StopSpec
 
 LOSS = "validation loss"
@@ -69,3 +71,17 @@ def test_an_attempt_that_begins_in_the_middle_knows_what_the_one_before_knew(val
     for report in reports[middle:]:
         resumed.note(report)
     assert (resumed.best, resumed.is_over, resumed.earlier_best) == (whole.best, whole.is_over, whole.earlier_best)
+
+
+def test_the_model_that_is_kept_tells_a_party_the_label_of_a_row_whose_scores_it_moves():
+    """Why the account of the labels says so of runs with `stop`: nothing but its own addend is changed."""
+    generator = np.random.default_rng(2)
+    labels, others = generator.integers(0, 4, 30), generator.standard_normal((30, 4))
+
+    def seen_as(guess: int) -> float:
+        h = others.copy()
+        h[7, guess] += 9.0
+        return float((Softmax(4).predict(h).argmax(axis=1) == labels).mean())
+
+    stopping = followed([seen_as(guess) for guess in range(4)], metric="validation accuracy", patience=4)
+    assert stopping.best.k - 1 == labels[7]

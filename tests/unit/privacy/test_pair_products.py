@@ -65,6 +65,15 @@ def test_correlations_are_those_of_the_pooled_table(parties):
         np.testing.assert_allclose(found.inflation, inflation[starts[m] : starts[m + 1]], rtol=1e-6)
 
 
+def test_a_column_that_marks_one_row_reads_that_row_off_every_column_that_is_named():
+    """Nobody sees which columns another party brings: an owner names columns to those who may bring such ones."""
+    secret, marking, other = RNG.normal(size=(ROWS, 1)), np.zeros((ROWS, 1)), RNG.normal(size=(ROWS, 1))
+    marking[17] = 1.0
+    everyone = members([secret, marking, other])
+    found = everyone[1].correlations(from_floats(summed(everyone))).values[0, 0]
+    assert found * np.sqrt(ROWS - 1) == pytest.approx(standardised(secret)[17, 0], abs=1e-5)
+
+
 def test_a_column_that_follows_from_others_has_no_inflation_and_inflates_none():
     blocks = [RNG.normal(size=(ROWS, 2)) for _ in range(3)]
     wanted = np.diag(np.linalg.inv(np.corrcoef(np.hstack(blocks).T)))

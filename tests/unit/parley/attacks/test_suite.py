@@ -1,19 +1,21 @@
 """Every attack succeeds where nothing protects, and stays within its bound where something does."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
+import pyarrow.parquet as pq
 import pytest
 from typer.testing import CliRunner
 
 from parley.attacks import protections
-from parley.attacks.averages import explained
+from parley.attacks.averages import explained, rows_of_batches
 from parley.attacks.columns import residual, told_apart
 from parley.attacks.findings import bounded, unbounded
 from parley.attacks.membership import advantage, chance, infer_membership, most_advantage
 from parley.attacks.oracles import figures_in
 from parley.attacks.stand_in import NoStandIn, stand_in
-from parley.attacks.suite import ATTACKS, AttackUnknown, attack
+from parley.attacks.suite import ATTACKS, AttackUnknown, attack, subject_of
 from parley.cli import app
 from parley.spec.parsing import parse_spec
 
@@ -125,6 +127,23 @@ def test_averages_over_single_rows_hold_them_and_over_many_do_not():
     assert found(AVERAGES.format(batch=64), "inversion")["gradient inversion on averages"].verdict == "within"
 
 
+def test_as_many_averages_as_rows_give_rows_and_labels_away_where_the_model_hardly_moves():
+    """Whatever the floor of a batch is: the threat model says so, and that `record_privacy` bounds it."""
+    small = "rounds: 12\n  warm_rounds: 0\n  gamma: 1.0e-6\n  eta: 1.0e-6"
+    spec = parse_spec("dtype: float64" + AVERAGES.format(batch=10).replace("rounds: 12", small))
+    with subject_of(spec, rows=20) as made_up:
+        longer = made_up.spec.model_copy(update={"train": made_up.spec.train.model_copy(update={"rounds": 240})})
+        added = rows_of_batches(replace(made_up, spec=longer))
+        tables = [pq.read_table(made_up.folder / f"{each.name}-records.parquet").to_pydict() for each in spec.parties]
+    values = np.concatenate([made_up.features[each.name] for each in spec.parties])
+    labels = np.array([int(label) for table in tables for label in table["label"]])
+    # a row adds its values, times 1/C for every class but its own: there times 1/C − 1, the other way
+    likeness = np.einsum("rcj,rc->rj", added, values)
+    assert (np.abs(likeness).argmax(axis=1) == labels).all()
+    own = added[np.arange(len(labels)), :, labels]
+    assert min(abs(np.corrcoef(mine, true)[0, 1]) for mine, true in zip(own, values, strict=True)) > 0.99
+
+
 def test_members_are_told_by_averages_and_no_better_than_record_privacy_allows(tmp_path):
     """A few rows with random labels are learnt by heart, and under noise they are not.
 
@@ -171,6 +190,9 @@ def test_the_command_prints_a_line_for_each_attack_and_strict_fails_on_what_is_o
     assert [row["ours"] for row in rows if row["case"] == "label inference × spec"] == [1.0, 1.0, 0.0]
     assert runner.invoke(app, ["attack", str(path), "--only", "labels", "--strict"]).exit_code == 1
     assert runner.invoke(app, ["doctor", "--strict"]).exit_code == 2
+    strict = runner.invoke(app, ["doctor", "--strict", str(path)])
+    assert strict.exit_code == 1
+    assert "label inference" in strict.output
 
 
 def test_all_protections_are_attacked_with_a_row_for_what_is_recovered_the_bound_and_the_excess(tmp_path, monkeypatch):
