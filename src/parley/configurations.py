@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
-from parley.services.wire.configuration import load_config
+from parley.services.wire.configuration import ConfigInvalid, load_config
 
 if TYPE_CHECKING:
     from parley.services.coordinator.config import CoordinatorConfig
@@ -39,6 +39,8 @@ def _fields(path: Path) -> Mapping[str, Any]:
 
 def load_service_config(path: Path) -> "PartyConfig | CoordinatorConfig":
     """Read the configuration of a party or of a coordinator. Images of one role have no code of the other."""
+    if is_relays(path):
+        raise ConfigInvalid(f"{path} configures a relay, which keeps no state: name a party's or a coordinator's file")
     if is_coordinators(path):
         from parley.services.coordinator.config import CoordinatorConfig
 

@@ -104,7 +104,9 @@ def sign(
 
 @app.command()
 def revoke(
-    certificate: Annotated[list[Path], typer.Argument(help="An identity's folder, or its certificate.pem; may be repeated.")],
+    certificate: Annotated[
+        list[Path], typer.Argument(help="An identity's folder, or its certificate.pem; may be repeated.")
+    ],
     authority: Authority,
     key_command: KeyCommand = None,
 ) -> None:

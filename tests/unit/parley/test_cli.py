@@ -270,6 +270,30 @@ def test_every_example_configuration_can_be_read(name):
     assert load_config(ROOT / "examples" / "federation" / f"{name}.yaml", kind).name == name
 
 
+def test_a_refused_restore_and_a_broken_audit_trail_are_one_line(parley, tmp_path):
+    config = tmp_path / "bank.yaml"
+    config.write_text(
+        "name: bank\nidentity: nowhere\nstate: state\ntables: {}\npolicy: {coordinators: [c], algorithms: [bambi]}\n"
+    )
+    (tmp_path / "state").mkdir()
+    (tmp_path / "state" / "audit.jsonl").write_text("{}\n")
+    archive = tmp_path / "bank.tar.gz"
+    assert parley("backup", "--config", str(config), "--out", str(archive)).exit_code == 0
+    for command in (["restore", str(archive)], ["audit"]):
+        refused = parley(*command, "--config", str(config))
+        assert refused.exit_code == 1, refused.output
+        assert refused.stderr.startswith("error: "), refused.exception
+        assert len(refused.stderr.splitlines()) == 1
+
+
+@pytest.mark.parametrize("command", [["audit"], ["backup", "--out", "x.tar.gz"], ["upgrade"]])
+def test_a_relay_has_nothing_to_keep(parley, tmp_path, command):
+    config = tmp_path / "relay.yaml"
+    config.write_text("name: hub\nidentity: hub\nparties: [bank]\n")
+    refused = parley(*command, "--config", str(config))
+    assert (refused.exit_code, "configures a relay, which keeps no state" in refused.stderr) == (1, True)
+
+
 def test_tokens_are_made_listed_and_revoked(parley, tmp_path):
     config = tmp_path / "coordinator.yaml"
     config.write_text("name: c\nidentity: nowhere\nstate: state\nparties: {}\nlabels: {}\n")
