@@ -279,5 +279,18 @@ def test_a_party_that_has_not_dialled_in_is_named_with_what_to_do(federations):
         federation.restart("north")
 
 
+def test_a_relay_that_is_away_is_named_and_no_socket_of_this_machine(federations):
+    federation = federations["relayed"]
+    federation.kill("relay")
+    try:
+        with federation.connect() as client:
+            deadline = time.monotonic() + 30
+            while "its relay" not in (problem := of_party(client, "north").problem):
+                assert time.monotonic() < deadline, problem
+            assert "sockets" not in problem
+    finally:
+        federation.restart("relay")
+
+
 def of_party(client, name):
     return next(party for party in client.parties() if party.name == name)
