@@ -62,6 +62,8 @@ _REFUSALS = {
     "403": _answer("The token lacks the permission, a party's policy refuses, or a header is missing.", _REFUSAL),
     "404": _answer("Nothing is deployed under this name.", _REFUSAL),
     "409": _answer("A party has no such row, or its policy declines it; `reason` says which.", _REFUSAL),
+    "413": _answer("The body is too large.", _REFUSAL),
+    "429": _answer("A party has been asked for as many rows as its policy allows for now.", _REFUSAL),
     "503": _answer("A party is away; try again.", _REFUSAL),
 }
 _COUNT = {"type": "integer"}

@@ -1,4 +1,4 @@
-"""Runs that began under 0.1.0, which noted no protocol: they go on as they began, or not at all.
+"""Runs that began under 0.1.0, which noted neither protocol nor owner: they go on as they began, or not at all.
 
 A field that was left out may mean something else by now, and an algorithm may take other steps. Going on regardless
 would mix two computations under one name, so each algorithm says what 0.1.0 meant, or that its steps were others.
@@ -43,4 +43,4 @@ def require_same_steps(record: RunRecord) -> None:
 
 
 def _began_with_first(record: RunRecord) -> bool:
-    return record.attempt > 0 and record.protocol == 0
+    return record.attempt > 0 and record.protocol == 0 and not record.owner

@@ -12,6 +12,7 @@ from parley.contracts.party.v1 import party_service_pb2 as pb
 from parley.contracts.party.v1 import party_service_pb2_grpc as pb_grpc
 from parley.services.wire.certificates import CertificateError
 from parley.services.wire.refusals import reason_of
+from parley.services.wire.relay_line import cause_of
 from parley.services.wire.routes import Routes
 from parley.services.wire.traces import Traces
 from parley.services.wire.transport import CONTROL_SECONDS, Stamp, identity_stamp
@@ -188,5 +189,5 @@ def as_party_error(party: str, error: grpc.aio.AioRpcError) -> PartyLost | Party
     reason = reason_of(error)
     broken = reason is None and error.code() in BROKEN_CODES
     if broken or error.code() in LOST_CODES or reason in LOST_REASONS:
-        return PartyLost(party, error.details() or error.code().name)
+        return PartyLost(party, cause_of(error))
     return PartyRefused(party, reason or error.code().name, error.details() or "")

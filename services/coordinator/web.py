@@ -80,6 +80,8 @@ HTTP_STATUS = {
     "RESOURCE_EXHAUSTED": 429,
     "UNAVAILABLE": 503,
 }
+ASK_LATER = frozenset({"TOO_MANY_ROWS_ASKED"})
+"""Refusals of a party that time takes away: 429 tells programs so."""
 
 logger = logging.getLogger(__name__)
 
@@ -421,7 +423,8 @@ def refusals_as_http() -> Iterator[None]:
             raise
         logger.info("web request refused: %s", refusal.reason)
         reason = getattr(error, "reason", None) or refusal.reason
-        raise Refused(HTTP_STATUS.get(refusal.status, 500), reason, refusal.public or str(error)) from None
+        status = 429 if reason in ASK_LATER else HTTP_STATUS.get(refusal.status, 500)
+        raise Refused(status, reason, refusal.public or str(error)) from None
 
 
 def _run(record: RunRecord) -> RunView:

@@ -15,6 +15,7 @@ from parley.protocols.protocol import EXTENSION, CrossingProtocol
 from parley.protocols.tensor.codec import Blobs, MessageInvalid
 from parley.services.wire.envelopes import extension, from_extension
 from parley.services.wire.framing import framed
+from parley.services.wire.relay_line import cause_of
 from parley.services.wire.routes import RelayUnknown, Routes
 
 _FIELDS = frozenset(pb.PushRequest.DESCRIPTOR.fields_by_name)
@@ -80,7 +81,7 @@ class PeerLinks:
             except RelayUnknown as unknown:
                 raise PeerLost(f"{self._names[receiver]} cannot be reached: {unknown}") from None
             except (grpc.aio.AioRpcError, asyncio.InvalidStateError) as error:
-                why = error.details() if isinstance(error, grpc.aio.AioRpcError) else "its stream has ended"
+                why = cause_of(error) if isinstance(error, grpc.aio.AioRpcError) else "its stream has ended"
                 raise PeerLost(f"{self._names[receiver]} cannot be reached: {why}") from None
 
     async def _write(self, receiver: int, stream: grpc.aio.StreamUnaryCall, parts: list[pb.PushRequest]) -> None:

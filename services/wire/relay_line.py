@@ -20,7 +20,7 @@ from parley.services.wire.version import VERSION
 
 FIRST_DELAY_SECONDS, LONGEST_DELAY_SECONDS = 0.1, 3.0
 """Before a relay that was lost is dialled again; each further time twice as long, up to the longest."""
-SCHEME = "relay:"
+SCHEME, SOCKET_SCHEME = "relay:", "unix:"
 logger = logging.getLogger(__name__)
 
 
@@ -51,6 +51,14 @@ def relay_in(address: str) -> RelayPlace | None:
 def endpoint_path(directory: Path, relay: RelayPlace, party: str) -> Path:
     """A short file name for the socket that stands for a party behind a relay; names may be long."""
     return directory / hashlib.sha256(f"{relay.role}/{relay.name}/{party}".encode()).hexdigest()[:16]
+
+
+def cause_of(error: grpc.aio.AioRpcError) -> str:
+    """Why a call failed, for people, to whom the socket that stands for a party behind a relay says nothing."""
+    details = str(error.details() or error.code().name)
+    if SOCKET_SCHEME not in details:
+        return details
+    return "nothing comes through its relay: start the relay, or the party behind it, or correct their addresses"
 
 
 class RelayLine:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from parley.configurations import is_coordinators
+from parley.configurations import is_coordinators, is_relays
 from parley.doctor import Check, broken, certificate, from_error, noticed, ok, port, reaches, warning, writable
 from parley.doctor_floors import explained, weaknesses
 from parley.services.wire.configuration import ConfigInvalid, load_config
@@ -25,8 +25,9 @@ PROXIES = ("grpc_proxy", "https_proxy", "http_proxy")
 
 
 def configuration(path: Path) -> Iterator[Check]:
-    """Check a party's or a coordinator's configuration; which of them it is, its fields tell."""
-    yield from _coordinator(path) if is_coordinators(path) else _party(path)
+    """Check a party's, a coordinator's or a relay's configuration; which of them it is, its fields tell."""
+    examine = _relay if is_relays(path) else _coordinator if is_coordinators(path) else _party
+    yield from examine(path)
 
 
 def _mistakes(invalid: ConfigInvalid) -> Iterator[Check]:
@@ -96,6 +97,20 @@ def _coordinator(path: Path) -> Iterator[Check]:
             yield _reachable(f"relay {party.relay.name} of party {name}", party.relay.address)
         else:
             yield _reachable(f"party {name}", party.address or "")
+
+
+def _relay(path: Path) -> Iterator[Check]:
+    from parley.services.relay.config import RelayConfig
+
+    try:
+        config = load_config(path, RelayConfig)
+    except ConfigInvalid as invalid:
+        yield from _mistakes(invalid)
+        return
+    served = "every party of the authority" if config.parties is None else " and ".join(config.parties)
+    yield ok("configuration", f"relay {config.name}, for {served}")
+    yield certificate("certificate", config.identity, "relay", config.name)
+    yield port("port", config.listen)
 
 
 def _service(config: "PartyConfig | CoordinatorConfig", role: str) -> Iterator[Check]:

@@ -57,6 +57,8 @@ class Composition:
     project: str
     port: int = field(default_factory=free_port)
     web_port: int = field(default_factory=free_port)
+    tag: str = TAG
+    """Of both images."""
     up_seconds: float = 0.0
     """From `up` until all are healthy."""
     busy: float = 1.0
@@ -67,7 +69,7 @@ class Composition:
 
     @property
     def settings(self) -> dict[str, str]:
-        return {"PARLEY_PORT": str(self.port), "PARLEY_WEB_PORT": str(self.web_port), "PARLEY_TAG": TAG}
+        return {"PARLEY_PORT": str(self.port), "PARLEY_WEB_PORT": str(self.web_port), "PARLEY_TAG": self.tag}
 
     def compose(self, *arguments: str, **options):
         return run(*self.command(*arguments), **self.settings, **options)
@@ -95,6 +97,16 @@ class Composition:
 
     def health(self, service: str) -> str:
         return str(self.inspect(service)["State"].get("Health", {}).get("Status"))
+
+    def replace(self, service: str, tag: str) -> None:
+        """One service by another image, as `docker compose up -d` does after a new tag; waits until it is healthy."""
+        self.tag, before = tag, self.container(service)
+        self.checked("up", "-d", "--no-build", "--no-deps", service)
+        assert self.container(service) != before
+        deadline = time.monotonic() + UP_SECONDS
+        while self.health(service) != "healthy":
+            assert time.monotonic() < deadline, self.checked("logs", "--tail", "5", service)
+            time.sleep(0.5)
 
     def kill(self, service: str) -> None:
         """As a crash or a power cut would."""

@@ -91,6 +91,35 @@ def test_images_are_taken_by_digest_where_one_is_given():
     assert "digests" in wrong.stderr.decode()
 
 
+@pytest.mark.parametrize("example", ["party", "outbound-party", "active"])
+def test_an_upgrade_replaces_pods_and_nothing_that_kubernetes_forbids_to_change(example, tmp_path):
+    """`helm upgrade` to the next version: another chart, another digest, the same values."""
+    chart = tmp_path / "parley"
+    shutil.copytree(CHART, chart)
+    about = yaml.safe_load((chart / "Chart.yaml").read_text())
+    (chart / "Chart.yaml").write_text(yaml.safe_dump(about | {"version": "99.0.0", "appVersion": "99.0.0"}))
+    done = run(str(HELM), "template", "org", str(chart), "--values", str(EXAMPLES / f"{example}.yaml"))
+    assert done.returncode == 0, done.stderr.decode()
+    after = [manifest for manifest in yaml.safe_load_all(done.stdout) if manifest]
+    before = rendered(example)
+    assert names(after) == names(before), "state and its claims keep their names"
+    pods = list(zip(of_kind(before, "StatefulSet"), of_kind(after, "StatefulSet"), strict=True))
+    assert pods
+    for old, new in pods:
+        assert image_of(new) != image_of(old)
+        changed = {field for field in new["spec"] if new["spec"][field] != old["spec"].get(field)}
+        assert changed == {"template"}, "of a StatefulSet little else may change"
+        assert new["spec"]["template"]["metadata"]["labels"].items() >= new["spec"]["selector"]["matchLabels"].items()
+
+
+def names(manifests: list[dict]) -> list[tuple[str, str]]:
+    return [(manifest["kind"], manifest["metadata"]["name"]) for manifest in manifests]
+
+
+def image_of(stateful_set: dict) -> str:
+    return stateful_set["spec"]["template"]["spec"]["containers"][0]["image"]
+
+
 def test_no_pod_is_evicted_under_a_run_unless_the_values_say_so():
     for example, number in (("active", 2), ("outbound-party", 1)):
         manifests = rendered(example)

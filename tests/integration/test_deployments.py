@@ -274,7 +274,9 @@ def test_programs_ask_over_rest_with_the_pages_token(local, runs):
         for wrong in ({}, {"ids": [True]}, {"ids": "1"}, {"ids": [], "features": {}}, {"ids": ["1"], "features": 3}):
             assert web.post(path, json=wrong, headers=whole).status_code == 400, wrong
         described = web.get("/api/openapi.json", headers=bearer).json()
-        assert path.replace("rest", "{name}") in described["paths"]
+        told = described["paths"][path.replace("rest", "{name}")]["post"]["responses"]
+        assert set(told) == {"200", "400", "401", "403", "404", "409", "413", "429", "503"}
+        assert web.post(path, content=b" " * 3_000_000, headers=whole).status_code == 413
         assert "rest" in [each["name"] for each in web.get("/api/deployments", headers=bearer).json()]
 
 

@@ -167,6 +167,26 @@ def test_a_configuration_is_examined_before_its_service_starts(patient, tmp_path
     assert not (tmp_path / "state").exists(), "nothing is made by looking"
 
 
+def test_a_relays_configuration_is_examined_too(tmp_path):
+    create_authority(tmp_path / "authority", "another")
+    issue(tmp_path / "authority", "hub", "relay", [], out=tmp_path / "hub")
+    config = tmp_path / "relay.yaml"
+    config.write_text("name: hub\nlisten: 127.0.0.1:0\nidentity: hub\nparties: [bank, shop]\n")
+    code, checks = examine("--config", config)
+    assert code == 0
+    assert {check["state"] for check in checks.values()} == {"ok"}
+    assert checks["configuration"]["finding"] == "relay hub, for bank and shop"
+    assert checks["certificate"]["finding"].startswith("relay hub")
+    config.write_text("name: nave\nlisten: 127.0.0.1:0\nidentity: hub\n")
+    _, checks = examine("--config", config)
+    assert checks["configuration"]["finding"] == "relay nave, for every party of the authority"
+    assert checks["certificate"]["state"] == "broken"
+    config.write_text("name: hub\nidentity: hub\nparties: [bank]\nconections: 9\n")
+    code, checks = examine("--config", config)
+    assert code == 1
+    assert "connections" in checks["configuration"]["finding"] + checks["configuration"]["remedy"]
+
+
 def test_good_tables_of_a_configuration_are_not_called_broken(patient, tmp_path):
     code, checks = examine("--config", configured(patient, "shop", tmp_path))
     assert code == 1, "odd is broken indeed"

@@ -20,6 +20,7 @@ from parley.testing.remains import remains_of, start, wait_for_end
 from parley.testing.stage import small_policy, write_tables
 from tests.contract_suite import test_asysqn, test_bambi, test_fedbio, test_hgp, test_ldp_dsbo
 from tests.contract_suite.built_in import PARTIES
+from tests.faults.proxy import Proxy, Weather
 from tests.integration.connect_proxy import ConnectProxy
 
 CASES = {
@@ -189,6 +190,45 @@ def test_a_relay_that_is_killed_in_the_middle_of_a_run_leaves_the_same_bits(fede
     assert left[way] == left["direct"]
 
 
+class ThroughProxy(TwinFederation):
+    """A federation in which party `north` dials the coordinator, through a proxy that can swallow bytes."""
+
+    def write(self):
+        super().write()
+        self.proxy = Proxy(self.addresses["coordinator"])
+        self.configure("north", connect=self.proxy.address)
+
+    def stop(self):
+        super().stop()
+        self.proxy.close()
+
+
+@pytest.mark.slow
+def test_a_line_that_is_half_open_in_the_middle_of_a_run_leaves_the_same_bits(federations, tmp_path_factory):
+    """Bytes vanish while the party's one connection stays open: both ends notice, and it dials again."""
+    direct, folder = federations["direct"], tmp_path_factory.mktemp("h")
+    spec, request_id, tables = CASES["asysqn"].patient_spec, "half-open", direct.tables
+    half_open = ThroughProxy(
+        folder, tables, direct.labels, policy=small_policy(list(CASES.values())), outbound=("north",)
+    )
+    with direct.connect() as client:
+        run = wait_for_end(client, start(client, spec, request_id).run_id)
+        expected = remains_of(direct, client, run.run_id)
+    with half_open, half_open.connect() as client:
+        run = start(client, spec, request_id)
+        wait_for_step(client, run.run_id, 10)
+        half_open.proxy.weather = Weather(swallow=True)
+        silent = time.monotonic()
+        while client.run(run.run_id).state != "PAUSED":
+            assert time.monotonic() < silent + 60, "nobody noticed"
+            time.sleep(0.1)
+        half_open.proxy.weather = Weather()  # the party notices by itself that its line is dead: nothing cuts it
+        run = wait_for_end(client, run.run_id)
+        assert run.message.attempt > 1
+        assert remains_of(half_open, client, run.run_id) == expected
+    assert expected.state == "COMPLETED"
+
+
 def wait_for_step(client, run_id, step):
     deadline = time.monotonic() + 60
     while client.run(run_id).message.step < step:
@@ -237,6 +277,19 @@ def test_a_party_that_has_not_dialled_in_is_named_with_what_to_do(federations):
             assert of_party(client, "south").reachable
     finally:
         federation.restart("north")
+
+
+def test_a_relay_that_is_away_is_named_and_no_socket_of_this_machine(federations):
+    federation = federations["relayed"]
+    federation.kill("relay")
+    try:
+        with federation.connect() as client:
+            deadline = time.monotonic() + 30
+            while "its relay" not in (problem := of_party(client, "north").problem):
+                assert time.monotonic() < deadline, problem
+            assert "sockets" not in problem
+    finally:
+        federation.restart("relay")
 
 
 def of_party(client, name):

@@ -59,7 +59,9 @@ def test_a_rolling_upgrade_changes_no_bit_of_a_run_that_goes_on_through_it(tmp_p
                 upgrade(local, "coordinator")  # which goes on with the run by itself
                 for name in others:
                     upgrade(local, name)
-                next(event for event in run.watch() if event.state_change.attempt > 1)
+                resumed = any(event.state_change.attempt > 1 for event in run.watch())
+                run = client.run(run.run_id)
+                assert resumed, f"{run.state}: {run.reason}"
                 spoken.append(client.run(run.run_id).message.protocol)
                 upgrade(local, last)
             run = wait_for_end(client, run.run_id)

@@ -39,4 +39,5 @@ def audit(
         console.print("Nobody has asked for anything here yet.")
         return
     print_table(table_of([{name: asdict(entry)[name] for name in SHOWN} for entry in chosen]))
-    console.print(f"{len(entries)} lines, unbroken; the newest seals all: {entries[-1].digest}", highlight=False)
+    told = f"{len(entries)} lines, unbroken; the newest seals all: {entries[-1].digest}"
+    console.print(told, highlight=False, soft_wrap=True)

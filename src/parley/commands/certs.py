@@ -12,7 +12,7 @@ from parley.display import console, show_fields
 app = typer.Typer(no_args_is_help=True, help="Make and look at the certificates that say who is who.")
 
 Authority = Annotated[Path, typer.Option(help="Folder of the authority.")]
-Role = Annotated[str, typer.Option(help="coordinator, party or client.")]
+Role = Annotated[str, typer.Option(help="coordinator, party, client or relay.")]
 Hosts = Annotated[list[str] | None, typer.Option("--host", help="A host name or address, for tools; may be repeated.")]
 KeyCommand = Annotated[
     str | None,
@@ -104,7 +104,9 @@ def sign(
 
 @app.command()
 def revoke(
-    certificate: Annotated[list[Path], typer.Argument(help="A certificate.pem to take back; may be repeated.")],
+    certificate: Annotated[
+        list[Path], typer.Argument(help="An identity's folder, or its certificate.pem; may be repeated.")
+    ],
     authority: Authority,
     key_command: KeyCommand = None,
 ) -> None:
@@ -112,11 +114,12 @@ def revoke(
 
     Copy the list into the identity folder of each service. Calls with a certificate on it are refused, and streams end.
 
-    Example: [bold]parley certs revoke certificates/bank/certificate.pem --authority certificates/authority[/bold]
+    Example: [bold]parley certs revoke certificates/bank --authority certificates/authority[/bold]
     """
     from parley.services.wire.revocation import revoke as put_on_list
 
-    made = put_on_list(certificate, authority, key_command=_words(key_command))
+    taken = [path / "certificate.pem" if path.is_dir() else path for path in certificate]
+    made = put_on_list(taken, authority, key_command=_words(key_command))
     console.print(f"Wrote {made}: copy it into every identity folder of the federation.", soft_wrap=True)
 
 

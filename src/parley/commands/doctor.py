@@ -27,7 +27,7 @@ def doctor(
         bool, typer.Option("--strict", help="Attack SPEC in every known way; an attack that succeeds must be fixed.")
     ] = False,
     config: Annotated[
-        Path | None, typer.Option(help="Check a party's or coordinator's configuration before it starts.")
+        Path | None, typer.Option(help="Check a party's, coordinator's or relay's configuration before it starts.")
     ] = None,
     address: AddressIfAny = None,
     identity: IdentityIfAny = None,

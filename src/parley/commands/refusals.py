@@ -20,11 +20,13 @@ EXPECTED = frozenset(
         "parley.local.ProcessEnded",
         "parley.modules.ModuleRefused",
         "parley.splitting.SplitError",
+        "parley.services.wire.audit.AuditBroken",
         "parley.services.wire.certificate_files.CertificateError",
         "parley.services.wire.configuration.ConfigInvalid",
         "parley.spec.algorithms.AlgorithmUnknown",
         "parley.spec.parsing.SpecInvalid",
         "parley.spec.rows.RowsUnavailable",
+        "parley.storage.backups.BackupRefused",
         "parley.tables.errors.TableError",
     }
 )

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from parley.commands.options import Json
-from parley.display import console, show, show_fields
+from parley.display import console, errors, show, show_fields
 
 if TYPE_CHECKING:
     from parley.dashboard.tokens import TokenFile
@@ -41,7 +41,7 @@ def create(
         show_fields({"name": name, "permissions": may, "token": token}, as_json=True)
         return
     typer.echo(token)
-    console.print(f"Token of {name} for {', '.join(may)}. It is not shown again.", highlight=False)
+    errors.print(f"Token of {name} for {', '.join(may)}. It is not shown again.", highlight=False)
 
 
 @app.command("list")

@@ -7,9 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from cryptography import x509
 from typer.testing import CliRunner
 
 from parley.cli import app
+from parley.services.wire.certificate_files import load_certificate
 from parley.spec.run import RunSpec
 
 ROOT = Path(__file__).parents[3]
@@ -149,6 +151,16 @@ def test_a_coordinator_that_is_not_running_is_one_line_with_a_remedy(parley):
     assert len(result.stderr.splitlines()) == 1
 
 
+def test_a_certificate_is_revoked_by_its_folder_or_its_file(parley):
+    parley("certs", "authority", "ca")
+    parley("certs", "issue", "bank", "--role", "party", "--authority", "ca", "--out", "bank")
+    parley("certs", "issue", "shop", "--role", "party", "--authority", "ca", "--out", "shop")
+    assert parley("certs", "revoke", "bank", "shop/certificate.pem", "--authority", "ca").exit_code == 0
+    numbers = {load_certificate(Path(name) / "certificate.pem").serial_number for name in ("bank", "shop")}
+    listed = x509.load_pem_x509_crl(Path("ca/revoked.pem").read_bytes())
+    assert {each.serial_number for each in listed} == numbers
+
+
 def test_certificates_are_made_requested_signed_and_shown(parley):
     assert parley("certs", "authority", "ca", "--name", "our-federation").exit_code == 0
     assert parley("certs", "request", "bank", "--role", "party", "--out", "bank").exit_code == 0
@@ -258,16 +270,41 @@ def test_every_example_configuration_can_be_read(name):
     assert load_config(ROOT / "examples" / "federation" / f"{name}.yaml", kind).name == name
 
 
+def test_a_refused_restore_and_a_broken_audit_trail_are_one_line(parley, tmp_path):
+    config = tmp_path / "bank.yaml"
+    config.write_text(
+        "name: bank\nidentity: nowhere\nstate: state\ntables: {}\npolicy: {coordinators: [c], algorithms: [bambi]}\n"
+    )
+    (tmp_path / "state").mkdir()
+    (tmp_path / "state" / "audit.jsonl").write_text("{}\n")
+    archive = tmp_path / "bank.tar.gz"
+    assert parley("backup", "--config", str(config), "--out", str(archive)).exit_code == 0
+    for command in (["restore", str(archive)], ["audit"]):
+        refused = parley(*command, "--config", str(config))
+        assert refused.exit_code == 1, refused.output
+        assert refused.stderr.startswith("error: "), refused.exception
+        assert len(refused.stderr.splitlines()) == 1
+
+
+@pytest.mark.parametrize("command", [["audit"], ["backup", "--out", "x.tar.gz"], ["upgrade"]])
+def test_a_relay_has_nothing_to_keep(parley, tmp_path, command):
+    config = tmp_path / "relay.yaml"
+    config.write_text("name: hub\nidentity: hub\nparties: [bank]\n")
+    refused = parley(*command, "--config", str(config))
+    assert (refused.exit_code, "configures a relay, which keeps no state" in refused.stderr) == (1, True)
+
+
 def test_tokens_are_made_listed_and_revoked(parley, tmp_path):
     config = tmp_path / "coordinator.yaml"
     config.write_text("name: c\nidentity: nowhere\nstate: state\nparties: {}\nlabels: {}\n")
     options = ["--config", str(config)]
     made = parley("token", "create", "grafana", "--may", "watch", "--days", "9", *options)
     assert made.exit_code == 0, made.output
-    assert made.output.startswith("parley_")
+    (token,) = made.stdout.splitlines()  # TOKEN=$(parley token create …) holds nothing else
+    assert token.startswith("parley_")
     (row,) = json.loads(parley("token", "list", "--json", *options).output)
     assert (row["name"], row["permissions"]) == ("grafana", ["watch"])
-    assert made.output.split()[0] not in str(row)
+    assert token not in str(row)
     again = parley("token", "create", "grafana", "--may", "watch", *options)
     assert (again.exit_code, "revoke it first" in again.output) == (1, True)
     unknown = parley("token", "create", "ann", "--may", "everything", *options)
