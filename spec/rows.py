@@ -52,10 +52,11 @@ def divide(split: SplitSpec, rows: int, generator: np.random.Generator) -> RowSe
     for chosen in ranges.values():
         if chosen is not None:
             taken[chosen] = True
-    free = np.flatnonzero(~taken).astype(np.int64, copy=False)
     # Raw words and a stable order: numpy promises both across versions, so all organisations divide alike.
-    pool = free[_stable_order(np.asarray(generator.bit_generator.random_raw(len(free)), dtype=np.uint64))]
-    del free
+    count = rows - int(np.count_nonzero(taken))
+    pool = _stable_order(np.asarray(generator.bit_generator.random_raw(count), dtype=np.uint64))
+    if count < rows:
+        pool = np.flatnonzero(~taken)[pool]
     sets: dict[str, Rows] = {}
     start = 0.0
     for name, chosen in ranges.items():
@@ -66,7 +67,7 @@ def divide(split: SplitSpec, rows: int, generator: np.random.Generator) -> RowSe
             sets[name] = sets["lower"]
         else:
             first, last = round(start * rows), round((start + share) * rows)
-            sets[name] = np.sort(pool[first:last])
+            sets[name] = np.sort(pool[first:last]).astype(np.int64, copy=False)
             start += share
             if len(sets[name]) < last - first:
                 raise RowsUnavailable(
