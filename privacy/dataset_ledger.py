@@ -306,7 +306,8 @@ class _State:
         connection.execute(
             account_counters.insert().values(dataset=dataset, mechanism=mechanism, draw=draw, counts=blob)
         )
-        records = zlib.compress(np.ascontiguousarray(self.tags).data, level=0)  # tags look random: there is nothing to compress
+        # Tags look random: there is nothing to compress.
+        records = zlib.compress(np.ascontiguousarray(self.tags).data, level=0)
         connection.execute(account_heads.update().where(account_heads.c.dataset == dataset).values(records=records))
 
 

@@ -94,10 +94,12 @@ def triangle_of(shards: Iterable[Array]) -> Array:
 
     The Gram matrix XᵀX would be simpler, and lose half of the digits that tell a dependent column.
     """
-    return functools.reduce(
-        lambda above, shard: np.linalg.qr(np.vstack([above, shard]), mode="r"),
-        (np.linalg.qr(shard, mode="r") for shard in shards),
-    )
+    above: Array | None = None
+    for shard in shards:
+        above = np.asarray(np.linalg.qr(shard if above is None else np.vstack([above, shard]), mode="r"))
+    if above is None:
+        raise ValueError("there are no rows to factorise")
+    return above
 
 
 def independent_columns(features: Array | MappedRows, least: float = INDEPENDENT) -> Array:
