@@ -160,6 +160,9 @@ def _settings(workspace: Workspace, scratch: Path) -> dict[str, Any]:
         "temp_directory": str(scratch / "spill"),
         "threads": 1,
         "preserve_insertion_order": False,
+        # What is freed goes back to the system: by default half a gigabyte of it may stay.
+        "allocator_flush_threshold": "16MiB",
+        "allocator_bulk_deallocation_flush_threshold": "16MiB",
         "autoinstall_known_extensions": False,
         "autoload_known_extensions": False,
     }
@@ -226,6 +229,7 @@ class _Build:
             scratch.replace(directory)
         finally:
             shutil.rmtree(scratch, ignore_errors=True)
+            give_back()
 
     def _sort(self, scratch: Path) -> None:
         import duckdb  # slow to import, and only tables that outgrow memory need it
@@ -432,6 +436,11 @@ def _mapped(path: Path, kind: str, shape: tuple[int, ...]) -> Any:
 
 def _private(path: Path) -> Any:
     return os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb")
+
+
+def give_back() -> None:
+    """Give back to the system what Arrow keeps of the memory that batches were read into."""
+    pa.default_memory_pool().release_unused()
 
 
 def _bisect(ids: NDArray[np.str_], identity: str, *, numeric: bool) -> int | None:
