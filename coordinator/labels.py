@@ -24,7 +24,7 @@ from parley.privacy.target_bins import Bins
 from parley.spec.run import RunSpec
 from parley.tables.digests import labels_digest
 from parley.tables.errors import RowsDiffer
-from parley.tables.loading import Labels, id_digest
+from parley.tables.loading import Labels
 
 LabelKind = Literal["classes", "real"]
 RowNumbers = NDArray[np.int64]
@@ -156,7 +156,7 @@ class LabelAccess:
         bins = None if settings.bins is None else Bins(settings.bins.low, settings.bins.high, settings.bins.points)
         policy = LabelPolicy(settings.mechanism, None if off else settings.epsilon, settings.kind, bins)
         dataset = self._dataset()
-        tags = tag_records(noise, dataset, labels.ids.tolist(), _values(labels))
+        tags = tag_records(noise, dataset, labels.ids, _values(labels))
         vault = LabelVault(labels.values, loss, policy, noise, self.run_id, tags, labels.classes, dtype, self.measures)
         budget, digest = Budget(math.inf) if off else self._budget(), labels_digest(labels)
         self.ledger.open_run(self.run_id, len(labels), budget, digest, dataset)
@@ -202,5 +202,5 @@ def check_rows(labels: Labels, rows: int, digest: bytes, party: str) -> None:
     """Refuse labels that are not about the parties' rows."""
     if len(labels) != rows:
         raise RowsDiffer(f"there are {len(labels)} labels for {rows} rows of {party}: align labels and tables by id")
-    if bytes.fromhex(id_digest(labels.ids)) != digest:
+    if bytes.fromhex(labels.row_digest) != digest:
         raise RowsDiffer(f"the labels' ids are not those of {party}'s {rows} rows: align labels and tables")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
@@ -11,6 +12,7 @@ from google.protobuf.message import Message
 from numpy.typing import NDArray
 
 from parley.numerics.arrays import Vector
+from parley.numerics.streams import stream
 from parley.party.exports import Layers
 from parley.party.peers import Peers
 from parley.privacy.coefficients import Coefficient
@@ -22,6 +24,7 @@ from parley.privacy.ring import Beyond
 from parley.protocols.protocol import CrossingProtocol
 from parley.protocols.refusals import Catalogue
 from parley.protocols.tensor.codec import Blobs
+from parley.spec.rows import RowSets, divide
 from parley.spec.run import RunSpec
 from parley.tables.errors import RowsDiffer
 from parley.tables.loading import Labels, Table
@@ -138,6 +141,11 @@ class Opened:
     def names(self) -> list[str]:
         """The parties of the run."""
         return [entry.name for entry in self.spec.parties]
+
+    @functools.cached_property
+    def row_sets(self) -> RowSets:
+        """Which rows are for what, where all parties have the same rows. Found once: there may be many millions."""
+        return divide(self.spec.split, len(self.table), stream(self.spec.seed, "split"))
 
     def labels(self, classes: Sequence[str] | None = None, kind: Literal["classes", "real"] = "classes") -> Labels:
         """The labels of this party's own table, row by row."""

@@ -265,7 +265,10 @@ class _State:
                     "`changed_labels: charge`, which charges them again."
                 )
         places[new] = len(self) + np.arange(new.size)
-        self.tags = np.concatenate([self.tags, np.concatenate([identities[new], records[new]], axis=1)])
+        tags = np.empty((len(self) + new.size, 2 * TAG_BYTES), dtype=np.uint8)
+        tags[: len(self)] = self.tags
+        tags[len(self) :, :TAG_BYTES], tags[len(self) :, TAG_BYTES:] = identities[new], records[new]
+        self.tags = tags
         return places
 
     def total(self) -> Event:
@@ -284,7 +287,7 @@ class _State:
 
     def digest(self) -> str:
         """Over all tags and counters."""
-        digest = sha256(self.tags.tobytes())
+        digest = sha256(np.ascontiguousarray(self.tags).data)
         for (name, draw), counts in sorted(self.counters.items()):
             for part in (name.encode(), draw.encode(), counts.astype("<u4").tobytes()):
                 digest.update(len(part).to_bytes(8, "big") + part)
@@ -303,7 +306,8 @@ class _State:
         connection.execute(
             account_counters.insert().values(dataset=dataset, mechanism=mechanism, draw=draw, counts=blob)
         )
-        records = zlib.compress(self.tags.tobytes(), level=0)  # tags look random: there is nothing to compress
+        # Tags look random: there is nothing to compress.
+        records = zlib.compress(np.ascontiguousarray(self.tags).data, level=0)
         connection.execute(account_heads.update().where(account_heads.c.dataset == dataset).values(records=records))
 
 

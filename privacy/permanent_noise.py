@@ -17,7 +17,7 @@ label a record has; and with another key they are other records, as they must be
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b, sha256
 
@@ -26,7 +26,8 @@ from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from numpy.typing import NDArray
 
 from parley.privacy.noise import KeyedNoise, Words
-from parley.tables.identities import canonical
+from parley.tables.identities import canonical_all
+from parley.tables.rows import pieces
 
 Tags = NDArray[np.uint8]
 """16 bytes for each record."""
@@ -49,12 +50,15 @@ class RecordTags:
         return len(self.records)
 
 
-def tag_records(noise: KeyedNoise, dataset: str, ids: Sequence[str], values: NDArray[np.void]) -> RecordTags:
+def tag_records(
+    noise: KeyedNoise, dataset: str, ids: Sequence[str] | NDArray[np.str_], values: NDArray[np.void]
+) -> RecordTags:
     """Tag records by identity and value; `values` is what `class_tags` or `number_tags` makes of the labels."""
     key = _derived(noise, "identity", dataset)
-    spelled = _one_spelling(ids)
-    joined = b"".join(blake2b(text.encode(), digest_size=TAG_BYTES, key=key).digest() for text in spelled)
-    identities = np.frombuffer(joined, dtype=np.uint8).reshape(-1, TAG_BYTES)
+    identities = np.empty((len(ids), TAG_BYTES), dtype=np.uint8)
+    for rows, spelled in _one_spelling(ids):
+        joined = b"".join([blake2b(text.encode(), digest_size=TAG_BYTES, key=key).digest() for text in spelled])
+        identities[rows] = np.frombuffer(joined, dtype=np.uint8).reshape(-1, TAG_BYTES)
     mixed = np.bitwise_xor(identities, values.view(np.uint8).reshape(-1, TAG_BYTES))
     records = _permuted(_derived(noise, "record", dataset), mixed)
     return RecordTags(dataset, identities, records)
@@ -102,13 +106,26 @@ class PermanentNoise:
         return sha256(_written("draw", purpose, self.context)).hexdigest()[:32]
 
 
-def _one_spelling(ids: Sequence[str]) -> list[str]:
-    """Ids as an alignment spells them, so that aligned runs draw the same noise; as written where two would meet."""
-    spelled = [canonical(str(identity)) or str(identity) for identity in ids]
-    if len(set(spelled)) == len(spelled):
-        return spelled
+def _one_spelling(ids: Sequence[str] | NDArray[np.str_]) -> Iterator[tuple[slice, list[str]]]:
+    """Ids as an alignment spells them, so that aligned runs draw the same noise; as written where two would meet.
+
+    A shard at a time where all of them are written so: as texts, millions of ids take more memory than all else.
+    """
+    if all(_spelled(some) == some for some in (_texts(ids[rows]) for rows in pieces(len(ids)))):
+        yield from ((rows, _texts(ids[rows])) for rows in pieces(len(ids)))
+        return
+    raw = _texts(ids)
+    spelled = _spelled(raw)
     counts = Counter(spelled)
-    return [one if counts[one] == 1 else str(raw) for one, raw in zip(spelled, ids, strict=True)]
+    yield slice(None), [one if counts[one] == 1 else other for one, other in zip(spelled, raw, strict=True)]
+
+
+def _texts(ids: Sequence[str] | NDArray[np.str_]) -> list[str]:
+    return ids.tolist() if isinstance(ids, np.ndarray) else [str(identity) for identity in ids]
+
+
+def _spelled(ids: list[str]) -> list[str]:
+    return [one or other for one, other in zip(canonical_all(ids), ids, strict=True)]
 
 
 def _derived(noise: KeyedNoise, *parts: str) -> bytes:

@@ -28,9 +28,11 @@ class RowSets:
     def trained(self) -> Rows:
         """Rows of either level, ascending: the training rows of an algorithm with one level.
 
-        Found once: `problem: joint` draws every batch from them.
+        Found once: `problem: joint` draws every batch from them. Marked and not sorted: there may be many millions.
         """
-        return np.union1d(self.lower, self.upper)
+        marked = np.zeros(1 + max(rows.max(initial=-1) for rows in (self.lower, self.upper)), dtype=bool)
+        marked[self.lower] = marked[self.upper] = True
+        return np.flatnonzero(marked).astype(np.int64, copy=False)
 
     @property
     def held_out(self) -> dict[str, Rows]:
@@ -50,9 +52,11 @@ def divide(split: SplitSpec, rows: int, generator: np.random.Generator) -> RowSe
     for chosen in ranges.values():
         if chosen is not None:
             taken[chosen] = True
-    free = np.flatnonzero(~taken).astype(np.int64)
-    # Raw words and a stable sort: numpy promises both across versions, so all organisations divide alike.
-    pool = free[np.argsort(generator.bit_generator.random_raw(len(free)), kind="stable")]
+    # Raw words and a stable order: numpy promises both across versions, so all organisations divide alike.
+    count = rows - int(np.count_nonzero(taken))
+    pool = _stable_order(np.asarray(generator.bit_generator.random_raw(count), dtype=np.uint64))
+    if count < rows:
+        pool = np.flatnonzero(~taken)[pool]
     sets: dict[str, Rows] = {}
     start = 0.0
     for name, chosen in ranges.items():
@@ -63,7 +67,7 @@ def divide(split: SplitSpec, rows: int, generator: np.random.Generator) -> RowSe
             sets[name] = sets["lower"]
         else:
             first, last = round(start * rows), round((start + share) * rows)
-            sets[name] = np.sort(pool[first:last])
+            sets[name] = np.sort(pool[first:last]).astype(np.int64, copy=False)
             start += share
             if len(sets[name]) < last - first:
                 raise RowsUnavailable(
@@ -73,6 +77,13 @@ def divide(split: SplitSpec, rows: int, generator: np.random.Generator) -> RowSe
         if not len(sets[name]):
             raise RowsUnavailable(f"split.{name} is empty: the table has {rows} rows; raise the share")
     return RowSets(**sets)
+
+
+def _stable_order(words: NDArray[np.uint64]) -> NDArray[np.intp]:
+    """What sorts the words, equal ones as they came. Any sort finds it where none are equal, and others are faster."""
+    order = np.argsort(words)
+    ordered = words[order]
+    return np.argsort(words, kind="stable") if (ordered[1:] == ordered[:-1]).any() else order
 
 
 def _range(value: str | float, name: str, rows: int) -> Rows | None:

@@ -9,6 +9,7 @@ from scipy import sparse
 
 from parley.tables.loading import Labels, Table
 from parley.tables.rows import pieces
+from parley.tables.texts import terminated
 
 
 def table_digest(table: Table) -> str:
@@ -33,7 +34,7 @@ def _named(ids: Any, names: Any) -> "hashlib._Hash":
     for part in (*names, ""):
         digest.update(part.encode() + b"\0")
     for rows in pieces(len(ids)):
-        digest.update(b"".join(identity.encode() + b"\0" for identity in ids[rows].tolist()))
+        digest.update(terminated(ids[rows]))
     return digest
 
 

@@ -163,7 +163,7 @@ class ArrowFile:
 
     def _number_column(self, name: str) -> Any:
         """A column as integers, floats or truth values, null where there is none."""
-        column, date = _decoded(self.columns.column(name)), self.spelling.date(name)
+        column, date = decoded(self.columns.column(name)), self.spelling.date(name)
         kind = column.type
         try:
             if date is not None:
@@ -185,7 +185,7 @@ class ArrowFile:
 
     def texts(self, name: str) -> Texts:
         """Return one column as text."""
-        column = _decoded(self.columns.column(name))
+        column = decoded(self.columns.column(name))
         return [None if value is None else as_text(value) for value in column.to_pylist()]
 
     def place(self, row: int) -> str:
@@ -196,7 +196,7 @@ class ArrowFile:
         return next((f"line {line}" for index, (line, _) in enumerate(lines) if index == row + 1), f"row {row}")
 
 
-def _decoded(column: Any) -> Any:
+def decoded(column: Any) -> Any:
     """A column without the dictionary that a file may keep its values in."""
     return column.cast(column.type.value_type) if pa.types.is_dictionary(column.type) else column
 

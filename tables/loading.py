@@ -17,6 +17,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 from numpy.typing import NDArray
 from scipy.sparse import issparse
 
@@ -24,10 +26,13 @@ from parley.tables.batches import open_place
 from parley.tables.databases import SqlSource, open_sql
 from parley.tables.errors import ColumnMissing, TableEmpty, TableError
 from parley.tables.files import (
+    ArrowFile,
     SvmlightFile,
     TableFile,
     Texts,
+    as_text,
     csv_header,
+    decoded,
     open_csv,
     open_npz,
     open_parquet,
@@ -36,8 +41,9 @@ from parley.tables.files import (
 )
 from parley.tables.identities import ChosenRows, RowChoice
 from parley.tables.places import Place
-from parley.tables.rows import LocalRows
+from parley.tables.rows import LocalRows, pieces
 from parley.tables.spelling import PLAIN, Spelling
+from parley.tables.texts import from_arrow, in_order, with_lengths
 
 ROW_NUMBER = "#row"
 """As `id_column`: identify rows by their position in the file, from 0."""
@@ -46,6 +52,10 @@ UNLABELLED = (
     "Write one, or `unlabelled: drop` on the coordinator's labels and let `parley align` find the rows that have one"
 )
 INTEGER = re.compile(r"0|-?[1-9][0-9]*")
+PRINTABLE = r"^[\x21-\x7e]+$"
+"""What an id of visible ASCII fits, which can be spelled in one way only."""
+_SHORT_NUMBER = 18
+"""Characters of a number that fits 64 bits."""
 
 
 class IdMissing(TableError):
@@ -126,6 +136,11 @@ class Labels:
 
     def __len__(self) -> int:
         return len(self.ids)
+
+    @functools.cached_property
+    def row_digest(self) -> str:
+        """`id_digest` of the rows."""
+        return id_digest(self.ids)
 
 
 @dataclass(frozen=True)
@@ -225,11 +240,10 @@ def load_labels(
         file = _labelled(file, id_column, column)
     if not file.rows:
         raise TableEmpty(request.source, "there are no labels", "Write at least one row")
-    texts = [text.strip() if text is not None else "" for text in file.texts(column)]
     ids, order = _sorted_ids(file, id_column)
     if kind == "real":
-        return Labels(ids, _real(file, column, texts, spelling)[order], ())
-    known, values = _classes(file, column, texts, classes)
+        return Labels(ids, _real(file, column, spelling)[order], ())
+    known, values = _classes(file, column, classes)
     return Labels(ids, values[order], known)
 
 
@@ -274,16 +288,15 @@ def id_digest(ids: NDArray[np.str_] | Iterable[str]) -> str:
 
     Identities are sorted first, and each carries its length, so no two sets are written alike.
     """
-    ordered = sorted(ids.tolist() if isinstance(ids, np.ndarray) else ids)
-    return sorted_id_digest(len(ordered), [ordered])
+    ordered = in_order(ids) if isinstance(ids, np.ndarray) else sorted(ids)
+    return sorted_id_digest(len(ordered), (ordered[rows] for rows in pieces(len(ordered))))
 
 
-def sorted_id_digest(count: int, pieces: Iterable[Iterable[str]]) -> str:
+def sorted_id_digest(count: int, sorted_ids: Iterable[NDArray[np.str_] | Sequence[str]]) -> str:
     """The same of identities that come sorted as text, some at a time."""
     digest = hashlib.sha256(b"parley.ids.v1" + count.to_bytes(8, "big"))
-    for piece in pieces:
-        encoded = [identity.encode() for identity in piece]
-        digest.update(b"".join(len(identity).to_bytes(4, "big") + identity for identity in encoded))
+    for some in sorted_ids:
+        digest.update(with_lengths(some))
     return digest.hexdigest()
 
 
@@ -421,6 +434,9 @@ def category_texts(file: TableFile, column: str) -> NDArray[np.object_]:
 
 def _sorted_ids(file: TableFile, id_column: str) -> tuple[NDArray[np.str_], NDArray[np.intp]]:
     """Return the sorted identities and the order that sorts the rows: by number if all are integers, else by text."""
+    found = _sorted_at_once(file, id_column)
+    if found is not None:
+        return found
     ids = [normal(text) for text in _id_texts(file, id_column)]
     if "" in ids:
         raise IdMissing(
@@ -442,6 +458,40 @@ def _sorted_ids(file: TableFile, id_column: str) -> tuple[NDArray[np.str_], NDAr
     return np.array(ids)[order], order
 
 
+def _sorted_at_once(file: TableFile, id_column: str) -> tuple[NDArray[np.str_], NDArray[np.intp]] | None:
+    """The same where Arrow holds the ids, spelled in one way: no text is made for each of millions of rows.
+
+    None where an id is missing, repeated, or may be spelled in two ways: these are looked at one by one.
+    """
+    if not isinstance(file, ArrowFile) or not file.rows:
+        return None
+    keys = pa.chunked_array([np.arange(file.rows)]) if id_column == ROW_NUMBER else file.columns.column(id_column)
+    if keys.null_count:
+        return None
+    if pa.types.is_string(keys.type) or pa.types.is_large_string(keys.type):
+        if not pc.all(pc.match_substring_regex(keys, PRINTABLE)).as_py():
+            return None
+        if pc.all(pc.match_substring_regex(keys, f"^(?:{INTEGER.pattern})$")).as_py():
+            if pc.max(pc.binary_length(keys)).as_py() > _SHORT_NUMBER:
+                return None
+            keys = keys.cast(pa.int64())
+    elif not pa.types.is_integer(keys.type):
+        return None
+    if pa.types.is_integer(keys.type):
+        numbers = keys.to_numpy()
+        order = np.argsort(numbers, kind="stable")
+        if (numbers[order[1:]] == numbers[order[:-1]]).any():
+            return None
+        return _fixed_width(pa.array(numbers[order]).cast(pa.string())), order
+    texts = _fixed_width(pa.concat_arrays(keys.cast(pa.large_string()).chunks))
+    order = np.argsort(texts, kind="stable")
+    return None if (texts[order[1:]] == texts[order[:-1]]).any() else (texts[order], order)
+
+
+def _fixed_width(texts: pa.Array) -> NDArray[np.str_]:
+    return from_arrow(texts, pc.max(pc.utf8_length(texts)).as_py())
+
+
 def _id_texts(file: TableFile, id_column: str) -> Texts:
     if id_column == ROW_NUMBER and not isinstance(file, ChosenRows):  # which knows the numbers of its rows
         return [str(row) for row in range(file.rows)]
@@ -454,7 +504,8 @@ def normal(text: str | None) -> str:
     return stripped if stripped.isascii() else unicodedata.normalize("NFC", stripped)
 
 
-def _real(file: TableFile, column: str, texts: Sequence[str], spelling: Spelling) -> NDArray[np.float64]:
+def _real(file: TableFile, column: str, spelling: Spelling) -> NDArray[np.float64]:
+    texts = [(text or "").strip() for text in file.texts(column)]
     read = _number if spelling.plain else spelling.number
     values = np.array([read(text) for text in texts], dtype=np.float64)
     if not np.isfinite(values).all():
@@ -469,9 +520,9 @@ def _real(file: TableFile, column: str, texts: Sequence[str], spelling: Spelling
     return values
 
 
-def _classes(
-    file: TableFile, column: str, texts: Sequence[str], given: Sequence[str] | None
-) -> tuple[tuple[str, ...], NDArray[np.int64]]:
+def _classes(file: TableFile, column: str, given: Sequence[str] | None) -> tuple[tuple[str, ...], NDArray[np.int64]]:
+    """The names of the classes, and the class of each row; every spelling is looked at once."""
+    texts, spelling_of = _distinct_texts(file, column)
     spelled = [str(int(n)) if (n := _number(text)).is_integer() else text for text in texts]
     if given is not None:
         known = tuple(given)
@@ -480,16 +531,31 @@ def _classes(
         integers = all(INTEGER.fullmatch(text) for text in found)
         known = tuple(sorted(found, key=int) if integers else sorted(found))
     index = {name: position for position, name in enumerate(known)}
-    bad = next((row for row, text in enumerate(spelled) if text not in index or text in ("", "nan")), None)
-    if bad is not None:
+    class_of = np.array([-1 if text in ("", "nan") else index.get(text, -1) for text in spelled], dtype=np.int64)
+    values = class_of[spelling_of]
+    if (class_of < 0).any():
+        bad = int(np.flatnonzero(values < 0)[0])
+        text = spelled[spelling_of[bad]]
         raise LabelInvalid(
             file.path,
-            f"{spelled[bad][:40]!r} is not one of the classes {list(known[:10])}" if spelled[bad] else "no label",
-            "Correct the label, or the list of classes" if spelled[bad] else UNLABELLED,
+            f"{text[:40]!r} is not one of the classes {list(known[:10])}" if text else "no label",
+            "Correct the label, or the list of classes" if text else UNLABELLED,
             column=column,
             place=file.place(bad),
         )
-    return known, np.array([index[text] for text in spelled], dtype=np.int64)
+    return known, values
+
+
+def _distinct_texts(file: TableFile, column: str) -> tuple[list[str], NDArray[np.int64]]:
+    """A column's texts without blanks, and which of them stands in each row."""
+    if isinstance(file, ArrowFile):
+        whole = pa.concat_arrays(decoded(file.columns.column(column)).chunks)
+        coded = whole.dictionary_encode(null_encoding="encode")
+        texts = ["" if value is None else as_text(value).strip() for value in coded.dictionary.to_pylist()]
+        return texts, coded.indices.to_numpy()
+    known: dict[str, int] = {}
+    rows = [known.setdefault((text or "").strip(), len(known)) for text in file.texts(column)]
+    return list(known), np.array(rows, dtype=np.int64)
 
 
 def _number(text: str) -> float:

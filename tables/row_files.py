@@ -28,6 +28,7 @@ from parley.tables.files import ArrowFile, table_format
 from parley.tables.identities import AlignmentStale, canonical
 from parley.tables.loading import (
     INTEGER,
+    PRINTABLE,
     ROW_NUMBER,
     IdDuplicated,
     IdMissing,
@@ -44,10 +45,10 @@ from parley.tables.loading import (
 from parley.tables.places import Place
 from parley.tables.rows import pieces
 from parley.tables.spelling import PLAIN
+from parley.tables.texts import from_arrow
 
 DIRECTORY = "rows"
 FEATURES, IDS, CODES, FACTS = "features.f32", "ids.u4", "codes.i4", "facts.json"
-_PRINTABLE = r"^[\x21-\x7e]+$"
 _LONGEST_NUMBER = 37
 _SORTING_SHARE = 0.4
 """Of the memory that a party may use: the rest is for the interpreter, libraries and what a run computes."""
@@ -159,6 +160,9 @@ def _settings(workspace: Workspace, scratch: Path) -> dict[str, Any]:
         "temp_directory": str(scratch / "spill"),
         "threads": 1,
         "preserve_insertion_order": False,
+        # What is freed goes back to the system: by default half a gigabyte of it may stay.
+        "allocator_flush_threshold": "16MiB",
+        "allocator_bulk_deallocation_flush_threshold": "16MiB",
         "autoinstall_known_extensions": False,
         "autoload_known_extensions": False,
     }
@@ -225,6 +229,7 @@ class _Build:
             scratch.replace(directory)
         finally:
             shutil.rmtree(scratch, ignore_errors=True)
+            give_back()
 
     def _sort(self, scratch: Path) -> None:
         import duckdb  # slow to import, and only tables that outgrow memory need it
@@ -253,8 +258,8 @@ class _Build:
             raise TableEmpty(self._source, "there are no rows", "A table needs at least one")
         self._choose(database)
         count = database.execute("SELECT count(*) FROM unsorted").fetchall()[0][0]
-        texts = (batch.column(0).to_pylist() for batch in self._ordered(database, "id", "id"))
-        digest = sorted_id_digest(count, texts)
+        texts = (batch.column(0) for batch in self._ordered(database, "id", "id"))
+        digest = sorted_id_digest(count, (from_arrow(some, self._longest) for some in texts))
         self._write(database, scratch)
         return count, digest
 
@@ -326,7 +331,7 @@ class _Build:
         if pa.types.is_integer(column.type) and not column.null_count:
             return pc.cast(column, pa.string())
         plain = self.request.only is None and pa.types.is_string(column.type) and not column.null_count
-        if plain and pc.all(pc.match_substring_regex(column, _PRINTABLE)).as_py():
+        if plain and pc.all(pc.match_substring_regex(column, PRINTABLE)).as_py():
             return column
         spell = normal if self.request.only is None else canonical
         return pa.array([spell(text) for text in file.texts(self.identity)], pa.string())
@@ -377,7 +382,7 @@ class _Build:
                     column=self.identity,
                 )
             key = "CAST(id AS HUGEINT)"
-        before: str | None = None
+        before: NDArray[np.str_] = np.empty(0, dtype=f"<U{self._longest}")
         width = len(self.numeric)
         with (
             _private(scratch / FEATURES) as features,
@@ -385,26 +390,27 @@ class _Build:
             _private(scratch / CODES) as codes,
         ):
             for batch in self._ordered(database, "id, row, body", key):
-                texts = batch.column(0).to_pylist()
-                self._refuse_repeated(before, texts, batch.column(1))
-                before = texts[-1]
-                ids.write(np.array(texts, dtype=f"<U{self._longest}").tobytes())
+                texts = from_arrow(batch.column(0), self._longest)
+                self._refuse_repeated(np.append(before, texts), batch.column(1))
+                before = texts[-1:]
+                ids.write(texts.tobytes())
                 body = batch.column(2).cast(pa.binary(4 * self._words))
                 words = np.frombuffer(body.buffers()[1], "<u4", len(texts) * self._words, 4 * body.offset * self._words)
                 words = words.reshape(len(texts), self._words)
                 features.write(np.ascontiguousarray(words[:, :width]).tobytes())
                 codes.write(np.ascontiguousarray(words[:, width:]).tobytes())
 
-    def _refuse_repeated(self, before: str | None, texts: list[str], rows: pa.Array) -> None:
-        for index, (one, next_one) in enumerate(zip([before, *texts], texts, strict=False)):
-            if one == next_one:
-                raise IdDuplicated(
-                    self._source,
-                    f"identity {one!r} appears twice",
-                    "Keep one row per identity",
-                    column=self.identity,
-                    place=f"row {rows[index].as_py()}",
-                )
+    def _refuse_repeated(self, texts: NDArray[np.str_], rows: pa.Array) -> None:
+        """`rows` are the places of the last texts; one before them may be that of an earlier batch."""
+        again = np.flatnonzero(texts[1:] == texts[:-1]) + 1
+        if again.size:
+            raise IdDuplicated(
+                self._source,
+                f"identity {str(texts[again[0]])!r} appears twice",
+                "Keep one row per identity",
+                column=self.identity,
+                place=f"row {rows[int(again[0]) - len(texts)].as_py()}",
+            )
 
 
 def _opened(
@@ -430,6 +436,11 @@ def _mapped(path: Path, kind: str, shape: tuple[int, ...]) -> Any:
 
 def _private(path: Path) -> Any:
     return os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb")
+
+
+def give_back() -> None:
+    """Give back to the system what Arrow keeps of the memory that batches were read into."""
+    pa.default_memory_pool().release_unused()
 
 
 def _bisect(ids: NDArray[np.str_], identity: str, *, numeric: bool) -> int | None:

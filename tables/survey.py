@@ -30,7 +30,7 @@ from parley.tables.files import (
 )
 from parley.tables.loading import ROW_NUMBER, TableRequest, open_source, refuse_absent_id
 from parley.tables.places import Place
-from parley.tables.row_files import CountedTexts, Workspace
+from parley.tables.row_files import CountedTexts, Workspace, give_back
 from parley.tables.spelling import NO_VALUE, ValueUnreadable
 
 BLOCK_BYTES = 4 << 20
@@ -62,6 +62,13 @@ def survey(request: TableRequest, progress: Progress = lambda _: None, workspace
     Raises:
         TableError: if nobody could load it, whatever is declared.
     """
+    try:
+        return _surveyed(request, progress, workspace)
+    finally:
+        give_back()
+
+
+def _surveyed(request: TableRequest, progress: Progress, workspace: Workspace | None) -> Survey:
     source = request.source
     if isinstance(source, Place):
         batches = open_batches(source, request.format, request.delimiter)

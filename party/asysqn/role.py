@@ -269,7 +269,7 @@ def accept(opened: Opened) -> Offer:
 def coverage(opened: Opened) -> Coverage:
     """What the sums of θ tell: the model is linear in this party's columns."""
     spec, train = opened.spec, opened.spec.settings(AsysqnSpec)
-    sets = divide(spec.split, len(opened.table), stream(spec.seed, "split"))
+    sets = opened.row_sets
     rows = len(sets.trained)
     batch = min(train.batch, rows)
     # Besides batches, every row is in a snapshot now and then, and in what the coordinator watches.

@@ -146,7 +146,7 @@ class BambiRole:
 def role(begun: Begun) -> BambiRole | LocalRole:
     """The role in a session that trains."""
     spec, settings = begun.spec, begun.spec.settings(BambiSpec)
-    block = block_of(begun, divide(spec.split, len(begun.opened.table), stream(spec.seed, "split")))
+    block = block_of(begun, begun.opened.row_sets)
     if spec.privacy.features.kind == "per_sum":
         noised = noised_batches(begun.opened, block.model, begun.outputs)
         noised.rehearse()
@@ -245,7 +245,7 @@ def accept(opened: Opened) -> Offer:
 def coverage(opened: Opened) -> Coverage:
     """What the sums of h tell: of a linear block, its columns, once there are as many sums as columns."""
     spec, train = opened.spec, opened.spec.settings(BambiSpec)
-    sets = divide(spec.split, len(opened.table), stream(spec.seed, "split"))
+    sets = opened.row_sets
     if train.hypergradient == "local":
         return _local_coverage(opened, sets)
     if train.problem == "joint":

@@ -16,7 +16,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from parley.numerics.arrays import Array, Vector
-from parley.numerics.streams import stream
 from parley.party.bambi.models import EmbeddingModel
 from parley.party.roles import Begun, Opened
 from parley.privacy.permanent_noise import number_tags, tag_records
@@ -24,7 +23,7 @@ from parley.privacy.record_releases import RunTerms
 from parley.privacy.row_sums import LookedAtRows, Owner, RowBounds, TrainedRows
 from parley.protocols.bambi.batches import lower_rows, upper_rows
 from parley.protocols.bambi.settings import BambiSpec
-from parley.spec.rows import RowSets, divide
+from parley.spec.rows import RowSets
 from parley.tables.rows import LocalRows
 
 RoundName = tuple[str, int, int]
@@ -91,7 +90,7 @@ class NoisedPredictions:
 def noised_batches(opened: Opened, model: EmbeddingModel, outputs: int) -> NoisedBatches:
     """What the spec asks for, calibrated; nothing is charged yet."""
     spec, train = opened.spec, opened.spec.settings(BambiSpec)
-    sets = divide(spec.split, len(opened.table), stream(spec.seed, "split"))
+    sets = opened.row_sets
     schedule = Schedule(train, sets, spec.seed, len(opened.table))
     owner, bounds = _owner(opened), _bounds(opened)
     copies, weights, columns = train.trajectories, model.out * outputs, train.columns(outputs)

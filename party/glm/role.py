@@ -150,19 +150,15 @@ def _slice(rows: NDArray[np.int64], asked: GlmRound) -> NDArray[np.int64]:
     return rows[asked.first : asked.first + asked.count]
 
 
-def row_sets(spec: RunSpec, rows: int) -> RowSets:
-    """Which rows train, and which are held out; the same at every role."""
-    return divide(spec.split, rows, stream(spec.seed, "split"))
-
-
 def role(begun: Begun) -> GlmRole:
     """The role in a session that trains."""
     opened, settings = begun.opened, begun.spec.settings(GlmSpec)
-    features, rows = _features(opened), row_sets(begun.spec, len(opened.table))
+    features, rows = _features(opened), opened.row_sets
     if opened.privacy is None:
         raise ColumnsUnscaled("this party has no key of its own to mix columns with")
     noise, mixed = opened.privacy().noise, mixtures(sum(begun.upper_sizes))
-    trained, first = features[rows.trained], begun.index == 0
+    first = begun.index == 0
+    trained = steps.MappedRows(features, rows.trained) if isinstance(features, LocalRows) else features[rows.trained]
     block = steps.block(
         trained, noise, opened.run_id, opened.name, mixed, carries_intercept=first, least=_least(settings)
     )
@@ -176,7 +172,10 @@ def predictor(begun: Begun, trained: SavedModel) -> GlmRole:
     return GlmRole.trained(LocalRows(begun.opened.table.features, np.float64), trained)
 
 
-def _features(opened: Opened) -> Array:
+def _features(opened: Opened) -> Array | LocalRows:
+    """Rows in memory, or those of a file, which are read a shard at a time."""
+    if opened.table.files is not None:
+        return LocalRows(opened.table.features, np.float64)
     return np.ascontiguousarray(opened.table.features, dtype=np.float64)
 
 
@@ -203,8 +202,9 @@ def accept(opened: Opened) -> Offer:
     """
     if opened.predicts:
         return Offer()
-    rows = row_sets(opened.spec, len(opened.table))
-    kept = steps.independent_columns(_features(opened), _least(opened.spec.settings(GlmSpec)))
+    rows, features = opened.row_sets, _features(opened)
+    every = steps.MappedRows(features) if isinstance(features, LocalRows) else features
+    kept = steps.independent_columns(every, _least(opened.spec.settings(GlmSpec)))
     size = int(kept.sum())
     covered = Coverage(
         rows=len(rows.trained),
@@ -220,7 +220,7 @@ def accept(opened: Opened) -> Offer:
 
 def training_rows(spec: RunSpec, index: int, rows: int) -> NDArray[np.int64]:  # noqa: ARG001 (the same at every party)
     """The rows of either level: there is one level."""
-    return row_sets(spec, rows).trained
+    return divide(spec.split, rows, stream(spec.seed, "split")).trained
 
 
 def coefficients(model: Mapping[str, Tensor], columns: Sequence[str]) -> list[Coefficient]:
@@ -260,5 +260,5 @@ ALGORITHM = PartyAlgorithm(
     training_rows=training_rows,
     coefficients=coefficients,
     exported=exported,
-    maps_rows="predicting",
+    maps_rows="always",
 )

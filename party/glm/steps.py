@@ -18,15 +18,19 @@ Columns that depend on others of the same party, or on the intercept, get coeffi
 of all columns: a square Gaussian matrix may be nearly singular, an oblong one is not.
 """
 
+import functools
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
+from numpy.typing import NDArray
 from scipy.linalg import solve_triangular
 
 from parley.numerics.arrays import Array, Vector
 from parley.numerics.limbs import to_limbs
 from parley.privacy.noise import KeyedNoise
 from parley.protocols.glm.messages import PENALTY_UNIT, Solution
+from parley.tables.rows import LocalRows
 
 INDEPENDENT = 1e-7
 """A column whose part outside the others is shorter than this share of it counts as dependent."""
@@ -38,29 +42,95 @@ LARGEST_MIXING = 2.0**10
 """Sizes of weights of a penalised run beyond this, or below its inverse, would not fit the ring of a sum."""
 
 
-def independent_columns(features: Array, least: float = INDEPENDENT) -> Array:
+@dataclass(frozen=True)
+class MappedRows:
+    """Rows of a table that lie in a file, and are read a shard at a time."""
+
+    table: LocalRows
+    rows: NDArray[np.int64] | None = None
+    """All of them if None."""
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Rows and columns."""
+        return len(self), self.table.shape[1]
+
+    def __len__(self) -> int:
+        return len(self.table) if self.rows is None else len(self.rows)
+
+    def shards(self) -> Iterator[Array]:
+        """All rows, a shard at a time."""
+        return self.table.shards(self.rows)
+
+
+@dataclass(frozen=True)
+class MappedBasis:
+    """√n Q_m = √n X_m T_m⁻¹, made for the rows that are asked for."""
+
+    features: MappedRows
+    kept: Array
+    triangle: Array
+
+    def __len__(self) -> int:
+        return len(self.features)
+
+    def __getitem__(self, span: slice) -> Array:
+        rows = np.arange(len(self)) if self.features.rows is None else self.features.rows
+        chosen = self.features.table[rows[span]][:, self.kept]
+        return np.asarray(solve_triangular(self.triangle, chosen.T, trans="T").T * np.sqrt(len(self)))
+
+
+def _shards(features: Array | MappedRows) -> Iterable[Array]:
+    return features.shards() if isinstance(features, MappedRows) else [features]
+
+
+def _total(features: Array | MappedRows, of_shard: Callable[[Array], Array]) -> Array:
+    """The sum over shards, in their order."""
+    return functools.reduce(np.add, map(of_shard, _shards(features)))
+
+
+def triangle_of(shards: Iterable[Array]) -> Array:
+    """T of QT = X, a shard of X at a time: the triangle of the shards so far, above the next one (Demmel et al. 2012).
+
+    The Gram matrix XᵀX would be simpler, and lose half of the digits that tell a dependent column.
+    """
+    above: Array | None = None
+    for shard in shards:
+        above = np.asarray(np.linalg.qr(shard if above is None else np.vstack([above, shard]), mode="r"))
+    if above is None:
+        raise ValueError("there are no rows to factorise")
+    return above
+
+
+def independent_columns(features: Array | MappedRows, least: float = INDEPENDENT) -> Array:
     """Which columns are no combination of the ones before them and a constant; none that is constant itself.
 
     `least` is the share of a column outside the others from which on it is none.
     """
-    if not features.size:
+    if not all(features.shape):
         return np.zeros(features.shape[1], dtype=bool)
-    centred = features - features.mean(axis=0)
-    lengths = np.linalg.norm(centred, axis=0)
-    known = lengths > INDEPENDENT * np.linalg.norm(features, axis=0)
+    mean, spread = _moments(features)
+    lengths = np.sqrt(spread)
+    known = lengths > INDEPENDENT * np.sqrt(_total(features, lambda shard: np.square(shard).sum(axis=0)))
     kept = known.copy()
-    triangle = np.linalg.qr(centred[:, known] / lengths[known], mode="r")
+    triangle = triangle_of((shard - mean)[:, known] / lengths[known] for shard in _shards(features))
     outside = np.zeros(int(known.sum()))
     outside[: len(triangle)] = np.abs(np.diag(triangle))
     kept[known] = outside > least
     return np.asarray(kept)
 
 
+def _moments(features: Array | MappedRows) -> tuple[Vector, Vector]:
+    """The mean of each column, and Σ (x − mean x)²."""
+    mean = _total(features, lambda shard: shard.sum(axis=0)) / len(features)
+    return mean, _total(features, lambda shard: np.square(shard - mean).sum(axis=0))
+
+
 @dataclass(frozen=True)
 class Block:
     """What the party works on; made once for a session."""
 
-    basis: Array
+    basis: Array | MappedBasis
     """√n Q_m: the training rows of the independent columns."""
     mixing: Array
     """M_m; rows of dependent columns are zero."""
@@ -78,7 +148,7 @@ class Block:
 
 
 def block(
-    features: Array,
+    features: Array | MappedRows,
     noise: KeyedNoise,
     run: str,
     party: str,
@@ -89,13 +159,21 @@ def block(
 ) -> Block:
     """Orthonormal columns and secret weights; the same whenever a session of the run begins."""
     kept = independent_columns(features, least)
-    chosen = np.ascontiguousarray(features[:, kept], dtype=np.float64)
-    basis, triangle = np.linalg.qr(chosen)
+    basis, triangle = _orthonormal(features, kept)
     weights = secret_gaussians(noise, run, party, int(kept.sum()), mixtures)
-    mixing, scale = np.zeros((len(kept), mixtures)), np.sqrt(len(features))
-    mixing[kept] = solve_triangular(triangle, weights) * scale if kept.any() else 0.0
-    spread = np.square(features - features.mean(axis=0)).sum(axis=0) if len(features) else np.zeros(len(kept))
-    return Block(basis * scale, mixing, weights, carries_intercept, spread)
+    mixing = np.zeros((len(kept), mixtures))
+    mixing[kept] = solve_triangular(triangle, weights) * np.sqrt(len(features)) if kept.any() else 0.0
+    spread = _moments(features)[1] if len(features) else np.zeros(len(kept))
+    return Block(basis, mixing, weights, carries_intercept, spread)
+
+
+def _orthonormal(features: Array | MappedRows, kept: Array) -> tuple[Array | MappedBasis, Array]:
+    """√n Q_m, and T_m."""
+    if isinstance(features, MappedRows):
+        triangle = triangle_of(shard[:, kept] for shard in features.shards())
+        return MappedBasis(features, kept, triangle), triangle
+    basis, triangle = np.linalg.qr(np.ascontiguousarray(features[:, kept], dtype=np.float64))
+    return basis * np.sqrt(len(features)), triangle
 
 
 def secret_gaussians(noise: KeyedNoise, run: str, party: str, rows: int, columns: int) -> Array:

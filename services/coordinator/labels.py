@@ -12,7 +12,7 @@ from parley.privacy.dataset_ledger import DatasetTerms
 from parley.services.coordinator.config import LabelConfig
 from parley.spec.run import RunSpec
 from parley.tables.identities import RowChoice
-from parley.tables.loading import Labels, id_digest, load_labels
+from parley.tables.loading import Labels, load_labels
 
 
 @dataclass(frozen=True)
@@ -77,9 +77,9 @@ class LabelStore:
         """
         for name, only in ((table, None), (spec.label_table, self.choose(spec)), (spec.label_table, None)):
             if name in self.tables:
-                ids = self._read(name, self.tables[name], "classes", only).ids
-                if len(ids) == rows and bytes.fromhex(id_digest(ids)) == digest:
-                    return [str(identity) for identity in ids]
+                labels = self._read(name, self.tables[name], "classes", only)
+                if len(labels) == rows and bytes.fromhex(labels.row_digest) == digest:
+                    return list(map(str, labels.ids.tolist()))
         return [f"#{row}" for row in range(rows)]
 
     def _read(self, name: str, config: LabelConfig, kind: LabelKind, only: RowChoice | None) -> Labels:

@@ -456,7 +456,7 @@ def _keep_rows(connection: sa.Connection, asked: Asked) -> None:
     digest = asked.exposure.rows_digest
     if not _knows(connection, digest):
         hashes = asked.hashes
-        values = {"digest": digest, "count": len(hashes), "hashes": hashes.tobytes()}
+        values = {"digest": digest, "count": len(hashes), "hashes": hashes.data.cast("B")}
         connection.execute(rows_table.insert().values(values))
 
 

@@ -309,7 +309,8 @@ class PartyServicer(pb_grpc.PartyServiceServicer):
         policy, name = self._config.policy, session.opened.spec.table_of(session.opened.index)
         if not session.predicts:
             reviewed = self._register.begin(_asked(session, outputs), policy)
-            session.opened = replace(session.opened, salt=reviewed.salt)
+            if reviewed.salt != session.opened.salt:  # else what was found of the rows stays
+                session.opened = replace(session.opened, salt=reviewed.salt)
         session.reads.rows.pay()
         if not session.predicts:
             entries = [each for each in self._register.entries() if each.exact]

@@ -13,6 +13,7 @@ from parley.tables.loading import Labels, TableRequest, load_table
 from parley.tables.places import Place
 from parley.tables.read_ahead import ReadAheadRows
 from parley.tables.row_files import Workspace, load_mapped
+from parley.tables.rows import LocalRows
 
 PARTIES, ROWS, COLUMNS = ("bank", "shop", "telco"), 400, 3
 REPRESENTATION = {
@@ -93,3 +94,16 @@ def test_rows_that_are_read_ahead_have_the_same_bits(tmp_path, monkeypatch, trai
     assert one.metrics == other.metrics
     assert one.predict(held).tobytes() == other.predict(mapped).tobytes()
     assert len(counted) == passes  # of all parties; one has a column more, the intercept
+
+
+@pytest.mark.parametrize(
+    "penalty", [{"strength": 0.05}, {"strength": 0.05, "l1_ratio": 0.5}], ids=["ridge", "elastic net"]
+)
+def test_a_linear_model_over_mapped_rows_is_that_over_rows_in_memory(tmp_path, monkeypatch, penalty):
+    """Its basis is found shard by shard, by another sum: the model agrees to rounding, and not in every bit."""
+    monkeypatch.setattr(LocalRows.__init__, "__kwdefaults__", {"ones": False, "shard": 64})
+    train = {"algorithm": "glm", "family": "logistic", "penalty": penalty}
+    (one, held), (other, mapped) = both(tmp_path, train, "float64")
+    assert one.metrics.keys() == other.metrics.keys()
+    np.testing.assert_allclose(one.predict(held), other.predict(mapped), rtol=1e-7)
+    assert isinstance(mapped[0].features, np.memmap)

@@ -311,3 +311,28 @@ def test_a9a_has_the_published_shape():
     assert table.features.shape == (32561, 123)
     assert table.features.nnz == 451592
     assert load_labels(path).values.sum() == 7841
+
+
+@pytest.mark.parametrize(
+    "ids",
+    [[10, 9, -2, 7, 100], ["10", "9", "-2", "7", "100"], ["b", "a", "10", "é", "ab"], ["a-2", "a-1", "b", "A", "0"],
+     ["9" * 20, "1", "5", "7", "8"], ["a", "b", "c", "d", None], [1, 2, 3, 4, 1]],
+    ids=["numbers", "numbers as texts", "accents", "texts", "long numbers", "missing", "repeated"],
+)  # fmt: skip
+@pytest.mark.parametrize("given", [None, ("yes", "no", "1")])
+def test_ids_and_classes_that_are_read_at_once_are_those_read_one_by_one(tmp_path, monkeypatch, ids, given):
+    def read():
+        try:
+            table, found = load_table(TableRequest(path, label_column="label")), load_labels(path, classes=given)
+        except errors.TableError as refusal:
+            return str(refusal)
+        figures = table.features.tolist(), found.values.tolist(), found.classes
+        return table.ids.tolist(), table.ids.dtype, found.ids.tolist(), found.ids.dtype, figures
+
+    path = tmp_path / "rows.parquet"
+    labels = ["yes", " no", "1.0", "no", "1"]
+    pq.write_table(pa.table({"id": ids, "c": range(5), "label": labels}), path)
+    at_once = read()
+    monkeypatch.setattr(tables, "_sorted_at_once", lambda *_: None)
+    monkeypatch.setattr(tables, "ArrowFile", ())  # isinstance(…, ()) is never true
+    assert read() == at_once

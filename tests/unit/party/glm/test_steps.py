@@ -13,6 +13,7 @@ from parley.services.party.tables import TableStore
 from parley.spec.parsing import parse_spec
 from parley.spec.rows import RowSets
 from parley.tables.loading import Table
+from parley.tables.rows import LocalRows
 
 DRAW = np.random.default_rng(0)
 X = DRAW.standard_normal((40, 3)) * [1.0, 50.0, 0.01]
@@ -127,3 +128,25 @@ def test_with_a_penalty_a_nearly_repeated_column_is_left_out_and_the_rest_fits_a
     _check_scale(block)
     with pytest.raises(ColumnsUnscaled):
         _check_scale(steps.block(twice, NOISE, "run-1", "bank", mixtures(5), carries_intercept=True))
+
+
+@pytest.mark.parametrize("shard", [1, 7, 1000])
+def test_columns_that_are_read_in_shards_are_mixed_as_all_at_once(shard):
+    drawn = np.random.default_rng(5).standard_normal((200, 4))
+    features = np.column_stack([drawn, np.ones(200), drawn[:, 0] - 2 * drawn[:, 1], 1e4 * drawn[:, 2] + drawn[:, 3]])
+    rows = np.arange(0, 200, 2)
+    noise = KeyedNoise(b"k" * 32)
+    whole = steps.block(features[rows], noise, "run", "bank", 9, carries_intercept=True)
+    mapped = steps.MappedRows(LocalRows(features, shard=shard), rows)
+    parts = steps.block(mapped, noise, "run", "bank", 9, carries_intercept=True)
+    np.testing.assert_array_equal(np.abs(parts.mixing).sum(axis=1) > 0, [1, 1, 1, 1, 0, 0, 0])
+    np.testing.assert_allclose(parts.spread, whole.spread)
+    signs = np.sign(np.diag(whole.basis.T @ parts.basis[:]))  # a column of Q may point the other way
+    np.testing.assert_allclose(parts.basis[10:30] * signs, whole.basis[10:30], atol=1e-9)
+    np.testing.assert_allclose(steps.design(parts, 10, 20), features[rows[10:30]] @ parts.mixing, atol=1e-7)
+
+
+def test_a_table_of_constant_columns_has_nothing_to_mix_in_shards_either():
+    mapped = steps.MappedRows(LocalRows(np.ones((20, 2)), shard=7))
+    party = steps.block(mapped, KeyedNoise(b"k" * 32), "run", "bank", 3, carries_intercept=False)
+    assert not steps.design(party, 5, 9).any()
