@@ -179,8 +179,9 @@ JUDGEMENTS: Mapping[str, str] = {
         "have the smaller error."
     ),
     "fedbio-cleaning": (
-        "The paper's algorithms as printed (`warm_rounds: 0`), with its constants. The paper draws curves of a "
-        "network of three layers and prints no figure. What a spec gets by default is another thing: "
+        "The paper's algorithms and constants, without warm rounds. A party steps its own weights by the whole "
+        "hyper-gradient; averaged as printed, the step would be a tenth: *hyper step divided by M*. The paper draws "
+        "curves of a network of three layers and prints no figure. What a spec gets by default is another thing: "
         "`fedbio-suspects`."
     ),
     "fedbio-quadratic": (
@@ -227,9 +228,9 @@ JUDGEMENTS: Mapping[str, str] = {
 
 NOT_KEPT: Mapping[str, str] = {
     "bambi-toy": "not run at its full setting yet",
-    "bambi-fashion": "not run by services yet; one process: [BAMBI](papers/bambi.md#steady-on-batches)",
+    "bambi-fashion": "not run by services yet",
     "bambi-mnist": "not run at its full setting yet",
-    "bambi-dp-mnist": "six runs of 600 to 1500 upper steps by processes, about a quarter of an hour a seed on idle cores",
+    "bambi-dp-mnist": "six runs of 600 to 1500 upper steps by processes, a quarter of an hour a seed on idle cores",
     "bambi-news20": "not run yet",
     "asysqn-a9a": "54 000 rounds by nine processes a seed, half an hour on idle cores; `asysqn-tables` counts the same "
     "rounds on a simulated clock",
