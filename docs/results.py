@@ -38,8 +38,6 @@ ALONE = (
     "ldp-dsbo-synthetic",
 )
 """Experiments that need no data."""
-LONGEST = 60
-"""Rows beyond which every row has a file of its own, too."""
 LESS_IS_BETTER = ("error", "rounds", "MB", "bytes", "sub-optimality", "distance", "loss")
 MORE_IS_BETTER = (
     "accuracy",
@@ -67,7 +65,7 @@ def pages(results: Results) -> dict[str, str]:
             continue
         made[f"results/{_page_of(key)}"] = _page(key, names, results)
         for name in names:
-            if len(results[name]["rows"]) > LONGEST:
+            if name in NOT_SHOWN:
                 made[f"results/{name}-rows.md"] = _written([f"# {name}: every row", "", *_every_row(results[name])])
     return made
 
@@ -170,7 +168,7 @@ def _section(name: str, shows: str, result: dict[str, Any]) -> list[str]:
     if name in JUDGEMENTS:
         lines += ["", JUDGEMENTS[name]]
     lines += ["", *tables(name, result["rows"])]
-    if len(result["rows"]) > LONGEST:
+    if name in NOT_SHOWN:
         lines += [f"Every row as it was written: [{name}-rows.md]({name}-rows.md).", ""]
     return lines
 
@@ -276,7 +274,7 @@ def _figure(value: float | None, metric: str) -> str:
         return "–"
     if metric == "bytes":
         return f"{value / 1e6:,.4g} MB"
-    return f"{value:,.0f}" if 1000 <= abs(value) < 1e12 else f"{value:.{DIGITS}g}"
+    return f"{value:,.0f}" if 1000 <= abs(value) < 1e9 else f"{value:.{DIGITS}g}"
 
 
 def _paper(name: str) -> str:
