@@ -171,9 +171,9 @@ NOT_SHOWN: Mapping[str, str] = {
 JUDGEMENTS: Mapping[str, str] = {
     "bambi-toy": (
         "`implicit` reaches the exact hyper-gradient, `zeroth_order` comes as near as its directions allow and is "
-        "exact with as many orthogonal ones as there are parameters. The paper's own estimator, `zeroth_order_local`, leaves "
-        "out how other parties' y move: where their columns are correlated it is off by more than its length, and "
-        "training with it attains less than a third of the decrease. The paper has no such table."
+        "exact with as many orthogonal ones as there are parameters. The paper's own estimator, `zeroth_order_local`, "
+        "leaves out how other parties' y move: where their columns are correlated it is off by more than its length, "
+        "and training with it attains less than a third of the decrease. The paper has no such table."
     ),
     "bambi-news20": (
         "Three or five parties with a coefficient each do as well as one place with all words, as the paper's figure 7 "
@@ -257,8 +257,8 @@ NOT_KEPT: Mapping[str, str] = {
     "hgp-tables": "fifteen methods and networks of a hundred clients, ten minutes of one idle core a seed",
     "hgp-mixtures": "six methods and networks of a hundred clients, twenty minutes of one idle core a seed",
     "ldp-dsbo-mnist": "not run yet",
-    "fedbio-cleaning": "32 trainings of 300 rounds and one by processes, an estimated quarter of an hour on an idle core",
-    "fedbio-figures": "44 trainings of 300 rounds, an estimated half an hour on an idle core",
+    "fedbio-cleaning": "32 trainings of 300 rounds and one by processes, some fifteen minutes on an idle core",
+    "fedbio-figures": "44 trainings of 300 rounds, some thirty minutes on an idle core",
     "fedbio-omniglot": "a hundred rounds by five processes on 32 tasks each, about an hour on idle cores",
 }
 """Why an experiment's results are not here, or not at full size."""

@@ -72,7 +72,7 @@ def pages(results: Results) -> dict[str, str]:
 
 def _index(results: Results) -> str:
     full = [name for name in EXPERIMENTS if name in results and not results[name]["quick"]]
-    quick = [name for name in EXPERIMENTS if name in results and results[name]["quick"]]
+    others = [name for name in EXPERIMENTS if name not in full]
     papers = [f"[{paper.title}](results/{_page_of(key)})" for key, paper in COVERAGE.items()]
     lines = [
         "# Results",
@@ -84,21 +84,9 @@ def _index(results: Results) -> str:
         "",
         *_list(full, results),
     ]
-    if quick:
-        lines += [
-            "",
-            "## Only at a quick setting yet",
-            "",
-            "Smaller than the paper's: these show that the experiment runs. **Do not quote them.**",
-            "",
-            *_list(quick, results),
-        ]
-    late = [name for name in EXPERIMENTS if name in NOT_KEPT and (name not in results or results[name]["quick"])]
-    silent = [name for name in EXPERIMENTS if name not in results and name not in NOT_KEPT]
-    if late or silent:
+    if others:
         lines += ["", "## Not at full size, and why", ""]
-        lines += [f"- `{name}`: {NOT_KEPT[name]}" for name in late]
-        lines += [f"- `{name}`: not made yet." for name in silent]
+        lines += [f"- {_linked(name, results, 'results/')}" for name in others]
     return _written(lines)
 
 
@@ -108,8 +96,9 @@ def _list(names: Sequence[str], results: Results) -> list[str]:
         result = results[name]
         seeds = ", ".join(map(str, result["seeds"])) if "seeds" in result else "its own"
         load = f"{result['load']:g}" if "load" in result else "–"
-        link = f"[{name}](results/{_page_of(_paper(name))}#{name})"
-        lines.append(f"| {link} | {EXPERIMENTS[name]} | {seeds} | {load} | {result['seconds']} s |")
+        lines.append(
+            f"| {_linked(name, results, 'results/')} | {EXPERIMENTS[name]} | {seeds} | {load} | {result['seconds']} s |"
+        )
     return lines
 
 
@@ -144,11 +133,13 @@ def _where(shown: Shown, results: Results) -> str:
     return "; ".join(_linked(name, results) for name in shown.experiments)
 
 
-def _linked(name: str, results: Results) -> str:
-    if name not in results:
-        return f"`{name}`, not kept: {NOT_KEPT.get(name, 'not made yet')}"
-    file = _page_of(_paper(name))
-    return f"[{name}]({file}#{name})" + (" (quick)" if results[name]["quick"] else "")
+def _linked(name: str, results: Results, folder: str = "") -> str:
+    """Where an experiment is, or why it is not; of one that is not at full size there may be a quick setting."""
+    link = f"{folder}{_page_of(_paper(name))}#{name}"
+    if name in results and not results[name]["quick"]:
+        return f"[{name}]({link})"
+    reason = NOT_KEPT.get(name, "not made yet")
+    return f"`{name}`: {reason}" + (f" ([a quick setting]({link}))" if name in results else "")
 
 
 def _section(name: str, shows: str, result: dict[str, Any]) -> list[str]:
