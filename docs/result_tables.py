@@ -178,8 +178,8 @@ JUDGEMENTS: Mapping[str, str] = {
     ),
     "bambi-mnist": (
         "The first column of Table 1. `implicit` is a tenth of a point below the paper, with a third of the rounds and "
-        "a tenth of the label releases of `zeroth_order`, which is the paper's way and half a point below. Local rounds "
-        "([local-rounds](local.md#local-rounds)) are above the paper with fourteen rounds."
+        "a tenth of the label releases of `zeroth_order`, which is the paper's way and half a point below. Local "
+        "rounds ([local-rounds](local.md#local-rounds)) are above the paper with fourteen rounds."
     ),
     "bambi-news20": (
         "Three or five parties with a coefficient each do as well as one place with all words, as the paper's figure 7 "
