@@ -30,6 +30,13 @@ class Grid:
 CASES = Grid(r"(?P<line>.+) · (?P<column>.+)", bold=False)
 """A line for each case, a column for each metric: what is left over."""
 
+
+def by_epsilon(metric: str, title: str, *, paper_line: bool = False) -> Grid:
+    """A line for each schedule of label noise, a column for each ε as in BAMBI's Table 1."""
+    pattern = rf"(?P<line>once|per_step) ε₀?=(?P<column>\d+)(?:, .*)? · {metric}"
+    return Grid(pattern, title=title, head="ε = {}", columns=("10", "5", "1"), paper_line=paper_line)
+
+
 TABLE_2 = Grid(
     r"(?P<line>[^,]+), (?P<column>\w+) · (?P<metric>.+)",
     title="Table 2: {metric}",
@@ -51,32 +58,10 @@ GRIDS: Mapping[str, tuple[Grid, ...]] = {
     "bambi-mnist": (Grid(r"(?P<line>\w+) · (?P<column>.+)", title="Table 1, without label privacy"),),
     "bambi-news20": (Grid(r"(?P<line>.+) · (?P<column>accuracy)", title="Figures 7 and 9"),),
     "bambi-dp-mnist": (
-        Grid(
-            r"(?P<line>once|per_step) ε₀?=(?P<column>\d+)(?:, .*)? · accuracy",
-            title="Table 1: test accuracy",
-            head="ε = {}",
-            columns=("10", "5", "1"),
-            paper_line=True,
-        ),
-        Grid(
-            r"(?P<line>once|per_step) ε₀?=(?P<column>\d+)(?:, .*)? · total epsilon",
-            title="ε of the whole run, pure",
-            head="ε = {}",
-            columns=("10", "5", "1"),
-            paper_line=True,
-        ),
-        Grid(
-            r"(?P<line>once|per_step) ε₀?=(?P<column>\d+)(?:, .*)? · total epsilon at delta=1e-06",
-            title="ε of the whole run at δ = 1e-6",
-            head="ε = {}",
-            columns=("10", "5", "1"),
-        ),
-        Grid(
-            r"(?P<line>once|per_step) ε₀?=(?P<column>\d+)(?:, .*)? · releases of the most released record",
-            title="releases of the most released record",
-            head="ε = {}",
-            columns=("10", "5", "1"),
-        ),
+        by_epsilon("accuracy", "Table 1: test accuracy", paper_line=True),
+        by_epsilon("total epsilon", "ε of the whole run, pure", paper_line=True),
+        by_epsilon("total epsilon at delta=1e-06", "ε of the whole run at δ = 1e-6"),
+        by_epsilon("releases of the most released record", "releases of the most released record"),
     ),
     "bambi-dp-attacks": (
         Grid(
