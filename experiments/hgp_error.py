@@ -66,7 +66,7 @@ def run(quick: bool, data: Path | None) -> list[Row]:  # noqa: ARG001 (the data 
     for form, batch_size in ((Form.REINIT, None), (Form.TRACK, None), (Form.REINIT, BATCH)):
         for push_steps in PUSH_STEPS:
             if push_steps == 100 and (form is Form.TRACK or batch_size is not None):
-                continue  # both forms are exact from S = 10 on, and batches leave a floor far above
+                continue  # a hundred steps average to rounding in both forms, and batches leave a floor far above
             errors: dict[int, list[float]] = {}
             for seed in networks if push_steps < 100 else range(1):
 
