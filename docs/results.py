@@ -2,17 +2,24 @@
 
 parley reproduce all --out docs/results --data DIR --resume      hours; or one name at a time
 python docs/results.py                                           writes docs/results.md and docs/results/<paper>.md
+
+What the pages say about each experiment stands in result_tables.py.
 """
 
 import json
 import re
+import sys
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from parley.reproduction import EXPERIMENTS
 
+sys.path.insert(0, str(Path(__file__).parent))  # where it is loaded by its path, as the tests do
+
+from result_tables import CASES, COVERAGE, GRIDS, JUDGEMENTS, NOT_KEPT, NOT_SHOWN, Grid, Shown
+
 FOLDER = Path(__file__).parent / "results"
-PAPERS = {"bambi": "BAMBI", "asysqn": "AsySQN", "hgp": "HGP", "ldp": "LDP-DSBO", "fedbio": "FedBiO"}
 PAGES = {"ldp": "ldp_dsbo"}
 OTHERS = {
     "local": "Local rounds",
@@ -21,103 +28,118 @@ OTHERS = {
     "credit": "Default of card holders",
     "fate": "FATE's quality benchmark",
 }
-ALONE = ("bambi-toy", "bilevel-pays", "fedbio-quadratic", "hgp-error", "ldp-dsbo-synthetic")
+ALONE = (
+    "bambi-toy",
+    "bambi-dp-attacks",
+    "bilevel-pays",
+    "fedbio-quadratic",
+    "hgp-error",
+    "hgp-influence",
+    "ldp-dsbo-synthetic",
+)
 """Experiments that need no data."""
-LONGEST = 60
-"""Rows of a table that people read; a longer one has a file of its own."""
+LESS_IS_BETTER = ("error", "rounds", "MB", "bytes", "sub-optimality", "distance", "loss")
+MORE_IS_BETTER = (
+    "accuracy",
+    "AUC",
+    "cosine",
+    "CRUI",
+    "R2",
+    "F1",
+    "share of attainable decrease",
+    "speed-up",
+    "throughput",
+)
+DIGITS = 4
 
-PIVOTED = {
-    "fedbio-suspects": r"(?P<set>[^,]+), (?P<method>[^,]+), rho=(?P<column>[\d.]+)",
-    "fedbio-cleaning": r"(?P<method>[^,]+) rho=(?P<column>[\d.]+)",
-    "asysqn-tables": r"(?P<set>[^,]+), (?P<method>.+), (?P<column>D\d|q = \d+)",
-}
-"""Experiments whose cases are a method and a column, and how a case says so."""
-HEADS = {"asysqn-tables": "{}"}
-"""How a column is headed, where it is no share of wrong labels."""
-LESS_IS_BETTER = ("error", "rounds", "MB", "sub-optimality")
-JUDGEMENTS = {
-    "fedbio-suspects": (
-        "*default* is a spec that says nothing but its task; the others are fitted to the end in one place, with "
-        "the L2 coefficient that does best on the test rows or the truth, which nobody could choose. Made case by "
-        "case, in one process, on a machine that did other work too; seed 0, on which the settings were chosen, is "
-        "left out. The default is ahead up to ρ = 0.6; at 0.95 the checked rows alone rank better, and on MNIST "
-        "have the smaller error."
-    ),
-    "fedbio-cleaning": (
-        "The paper's algorithms as printed (`warm_rounds: 0`), with its constants. The paper draws curves of a "
-        "network of three layers and prints no figure. What a spec gets by default is another thing: "
-        "`fedbio-suspects`."
-    ),
-    "fedbio-quadratic": (
-        "Averaged u removes the bias of averaged local hyper-gradients, momenta most of the drift of local steps, "
-        "and a decaying schedule the rest, as the paper claims. The paper has no such table."
-    ),
-    "asysqn-tables": (
-        "Tables as the paper prints them, the paper's figure in brackets; a dash where the data set is not at hand or "
-        "a target was not reached. Tables 4 and 5 and the figures are on a simulated clock with the services' roles, "
-        "on which communication takes no time, so that its time is the paper's CT₂; table 3 is between processes. "
-        "CTI grows with the block as the paper says, but a step of the algorithm gets a batch of scalars: against "
-        "that, a vector is cheaper in bytes wherever a party has fewer columns than the batch has rows."
-    ),
-    "ldp-dsbo-synthetic": (
-        "LDP-DSBO is ahead of MA-DSBO as published, with noise and without. With the same history of gradients "
-        "MA-DSBO is level. The printed noise costs a whole-run ε that means nothing; the setting with ε = 1.5 "
-        "loses three points to the same one without noise."
-    ),
-}
-"""One paragraph on what the figures say."""
-
+Row = dict[str, Any]
 Results = dict[str, dict[str, Any]]
 
 
 def pages(results: Results) -> dict[str, str]:
     """Every page by its file name below docs: the index, a page for each paper, and long tables of their own."""
     made = {"results.md": _index(results)}
-    for key in (*PAPERS, *OTHERS):
+    for key in (*COVERAGE, *OTHERS):
         names = [name for name in EXPERIMENTS if name.startswith(key) and name in results]
         if not names:
             continue
-        made[f"results/{PAGES.get(key, key)}.md"] = _page(key, names, results)
+        made[f"results/{_page_of(key)}"] = _page(key, names, results)
         for name in names:
-            if len(results[name]["rows"]) > LONGEST and name not in PIVOTED:
-                made[f"results/{name}-rows.md"] = _written([f"# {name}: every row", "", *_table(results[name]["rows"])])
+            if name in NOT_SHOWN:
+                made[f"results/{name}-rows.md"] = _written([f"# {name}: every row", "", *_every_row(results[name])])
     return made
 
 
 def _index(results: Results) -> str:
+    full = [name for name in EXPERIMENTS if name in results and not results[name]["quick"]]
+    others = [name for name in EXPERIMENTS if name not in full]
+    papers = [f"[{paper.title}](results/{_page_of(key)})" for key, paper in COVERAGE.items()]
     lines = [
         "# Results",
         "",
-        "Our figures beside those of the papers, made by `parley reproduce`, written by `python docs/results.py`. A",
-        "dash in *paper* means that the paper prints no such figure. Where a claim of a paper does not hold, the page",
-        "on its algorithm says so. **A quick setting is smaller than the paper's and shows that the experiment runs;",
-        "do not quote it.**",
+        "Our figures beside those of the papers, made by `parley reproduce` at its full setting, written by",
+        "`python docs/results.py`. Where each table and figure of a paper is, which are missing and why, is said",
+        f"first on its page: {', '.join(papers)}.",
+        "Where a claim of a paper does not hold, the page on its algorithm says so.",
         "",
-        "| experiment | shows | setting | seeds | made in |",
-        "|---|---|---|---|---|",
+        *_list(full, results),
     ]
-    for name, shows in EXPERIMENTS.items():
-        if name not in results:
-            continue
-        result, key = results[name], _paper(name)
-        setting = "quick" if result["quick"] else "full"
-        seeds = str(len(result["seeds"])) if "seeds" in result else "–"
-        link = f"[{name}](results/{PAGES.get(key, key)}.md#{name})"
-        lines.append(f"| {link} | {shows} | {setting} | {seeds} | {result['seconds']} s |")
-    missing = [name for name in EXPERIMENTS if name not in results]
-    if missing:
-        lines += ["", f"Not yet kept here: {', '.join(f'`{name}`' for name in missing)}."]
+    if others:
+        lines += ["", "## Not at full size, and why", ""]
+        lines += [f"- {_linked(name, results, 'results/')}" for name in others]
     return _written(lines)
+
+
+def _list(names: Sequence[str], results: Results) -> list[str]:
+    lines = ["| experiment | shows | seeds | load | made in |", "|---|---|---|---|---|"]
+    for name in names:
+        result = results[name]
+        seeds = ", ".join(map(str, result["seeds"])) if "seeds" in result else "its own"
+        load = f"{result['load']:g}" if "load" in result else "–"
+        lines.append(
+            f"| {_linked(name, results, 'results/')} | {EXPERIMENTS[name]} | {seeds} | {load} | {result['seconds']} s |"
+        )
+    return lines
 
 
 def _page(key: str, names: list[str], results: Results) -> str:
-    title = PAPERS.get(key) or OTHERS[key]
-    lines = [f"# {title}: our figures beside the paper's" if key in PAPERS else f"# {title}", ""]
-    if key in PAPERS:
-        lines += [f"What differs from the paper, and why: [{title}](../papers/{PAGES.get(key, key)}.md).", ""]
+    if key in COVERAGE:
+        title = COVERAGE[key].title
+        lines = [
+            f"# {title}: our figures beside the paper's",
+            "",
+            f"What differs from the paper, and why: [{title}](../papers/{_page_of(key)}).",
+            "",
+            *_coverage(key, results),
+        ]
+    else:
+        lines = [f"# {OTHERS[key]}", ""]
     for name in names:
         lines += _section(name, EXPERIMENTS[name], results[name])
     return _written(lines)
+
+
+def _coverage(key: str, results: Results) -> list[str]:
+    """Every table and figure of a paper, and where ours is."""
+    paper = COVERAGE[key]
+    lines = ["| the paper's | shows | ours | |", "|---|---|---|---|"]
+    lines += [f"| {each.name} | {each.what} | {_where(each, results)} | {each.remark} |" for each in paper.shown]
+    return [*lines, "", f"{paper.without} {paper.curves}", ""]
+
+
+def _where(shown: Shown, results: Results) -> str:
+    if not shown.experiments:
+        return "absent"
+    return "; ".join(_linked(name, results) for name in shown.experiments)
+
+
+def _linked(name: str, results: Results, folder: str = "") -> str:
+    """Where an experiment is, or why it is not; of one that is not at full size there may be a quick setting."""
+    link = f"{folder}{_page_of(_paper(name))}#{name}"
+    if name in results and not results[name]["quick"]:
+        return f"[{name}]({link})"
+    reason = NOT_KEPT.get(name, "not made yet")
+    return f"`{name}`: {reason}" + (f" ([a quick setting]({link}))" if name in results else "")
 
 
 def _section(name: str, shows: str, result: dict[str, Any]) -> list[str]:
@@ -130,78 +152,128 @@ def _section(name: str, shows: str, result: dict[str, Any]) -> list[str]:
     if result.get("commit"):
         made.append(f"commit {result['commit']}")
     lines = [f"## {name}", "", f"{shows}. `{command}`: {', '.join(made)}."]
+    if result["quick"]:
+        lines += ["", "**A quick setting, smaller than the paper's: do not quote it.**"]
     if (FOLDER / f"{name}.png").exists():
         lines += ["", f"![{shows}]({name}.png)"]
     if name in JUDGEMENTS:
         lines += ["", JUDGEMENTS[name]]
-    if name in PIVOTED:
-        lines += ["", *_pivots(result["rows"], PIVOTED[name], HEADS.get(name, "ρ = {}"))]
-        rest = [row for row in result["rows"] if not re.fullmatch(PIVOTED[name], row["case"])]
-        return [*lines, *(_table(rest) if rest else []), ""]
-    if len(result["rows"]) > LONGEST:
-        return [*lines, "", f"All {len(result['rows'])} rows are in [a file of their own]({name}-rows.md).", ""]
-    return [*lines, "", *_table(result["rows"]), ""]
+    lines += ["", *tables(name, result["rows"])]
+    if name in NOT_SHOWN:
+        lines += [f"Every row as it was written: [{name}-rows.md]({name}-rows.md).", ""]
+    return lines
 
 
-def _pivots(rows: list[dict[str, Any]], pattern: str, heads: str) -> list[str]:
-    """A table for each title and metric: methods below each other, the best of each column bold."""
-    found: dict[tuple[str, str], dict[str, dict[str, dict[str, Any]]]] = {}
-    for row in rows:
-        parts = re.fullmatch(pattern, row["case"])
-        if parts is not None:
-            table = found.setdefault((parts.groupdict().get("set") or "", row["metric"]), {})
-            table.setdefault(parts["method"], {})[parts["column"]] = row
-    lines = []
-    for (title, metric), methods in found.items():
-        columns = sorted(dict.fromkeys(column for values in methods.values() for column in values))
-        best = {
-            column: _best(metric, [v[column]["ours"] for v in methods.values() if column in v]) for column in columns
-        }
-        head = f"{title}: {metric}" if title else metric
-        lines += [
-            f"| {head} | {' | '.join(heads.format(column) for column in columns)} |",
-            "|---" * (len(columns) + 1) + "|",
+def tables(name: str, rows: Sequence[Row]) -> list[str]:
+    """An experiment's tables: its own layouts, and what they leave over as cases by metrics."""
+    hidden = NOT_SHOWN.get(name)
+    lines, rest = [], list(rows)
+    for grid in (*GRIDS.get(name, ()), CASES):
+        taken = [
+            (row, found) for row in rest if (found := re.fullmatch(grid.pattern, f"{row['case']} · {row['metric']}"))
         ]
-        for method, values in methods.items():
-            cells = [_cell(values.get(column), best[column]) for column in columns]
-            lines.append(f"| {method} | {' | '.join(cells)} |")
+        rest = [row for row in rest if all(row is not other for other, _ in taken)]
+        shown = [(row, match) for row, match in taken if hidden is None or not re.fullmatch(hidden, match.string)]
+        lines += _grid(grid, shown)
+    return lines
+
+
+def _grid(grid: Grid, taken: Iterable[tuple[Row, re.Match[str]]]) -> list[str]:
+    """A table for each title, a figure for each line and column; the better figures are bold."""
+    found: dict[str, dict[str, dict[str, Row]]] = {}
+    for row, match in taken:
+        groups = {key: value for key, value in match.groupdict().items() if value is not None}
+        groups = {key.removesuffix("_of_cap"): value for key, value in groups.items()}
+        line, column = groups.get("line", row["case"]) + groups.get("form", ""), groups.get("column", row["metric"])
+        title = grid.title.format(**{"title": "", "metric": row["metric"], **groups})
+        found.setdefault(title, {}).setdefault(line, {})[column] = row
+    lines: list[str] = []
+    for title, cells in found.items():
+        columns = _in_order(grid, dict.fromkeys(column for values in cells.values() for column in values))
+        lines += [f"| {title} | {' | '.join(map(grid.head.format, columns))} |", "|---" * (len(columns) + 1) + "|"]
+        if grid.paper_line:
+            cells = {"*the paper*": _printed(cells, columns), **cells}
+        best = {column: _best([v[column] for v in cells.values() if column in v]) for column in columns}
+        for line, values in cells.items():
+            shown = [_cell(values.get(column), best[column], grid) for column in columns]
+            lines.append(f"| {line} | {' | '.join(shown)} |")
         lines.append("")
     return lines
 
 
-def _best(metric: str, values: list[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    if not known or metric == "ratio":
-        return None
-    return min(known) if any(word in metric for word in LESS_IS_BETTER) else max(known)
+def _printed(cells: Mapping[str, Mapping[str, Row]], columns: Iterable[str]) -> dict[str, Row]:
+    """The paper's figures as a line of their own."""
+    first = {column: next(values[column] for values in cells.values() if column in values) for column in columns}
+    return {column: {**row, "ours": row["paper"], "sd": None} for column, row in first.items()}
 
 
-def _cell(row: dict[str, Any] | None, best: float | None) -> str:
+def _in_order(grid: Grid, columns: Iterable[str]) -> list[str]:
+    there = list(columns)
+    known = [column for column in grid.columns if column in there]
+    others = [column for column in there if column not in known]
+    return known + (sorted(others, key=lambda c: float(re.sub(r"[^\d.]", "", c) or 0)) if grid.numbers else others)
+
+
+def _best(rows: Sequence[Row]) -> float | None:
+    """The best figure of several methods in one column; None where there is none to choose."""
+    known = [row["ours"] for row in rows if row["ours"] is not None]
+    better = _better({row["metric"] for row in rows})
+    return None if better is None or len(known) < 2 or min(known) == max(known) else better(known)
+
+
+def _better(metrics: Iterable[str]) -> Any:
+    """Min, max, or None where neither is better, or where the metrics are several."""
+    ways = {
+        min
+        if any(word in metric for word in LESS_IS_BETTER)
+        else max
+        if any(word in metric for word in MORE_IS_BETTER)
+        else None
+        for metric in metrics
+    }
+    return ways.pop() if len(ways) == 1 else None
+
+
+def _cell(row: Row | None, best: float | None, grid: Grid) -> str:
+    """Ours, and the paper's in brackets: of the two the better is bold, or the best of the column where it has none."""
     if row is None:
         return "–"
-    paper = "" if row["paper"] is None else f" ({row['paper']:g})"
-    if row["ours"] is None:
-        return f"–{paper}"
-    shown = f"{row['ours']:.4f}" if abs(row["ours"]) < 10 else _figure(row["ours"])
-    shown += f" ± {row['sd']:.1g}" if row.get("sd") is not None else ""
-    return (f"**{shown}**" if row["ours"] == best else shown) + paper
+    ours, paper, better = row["ours"], None if grid.paper_line else row["paper"], _better({row["metric"]})
+    shown = _figure(ours, row["metric"])
+    shown += f" ± {row['sd']:.1g}" if (row.get("sd") or 0.0) > abs(ours or 0.0) * 10**-DIGITS else ""
+    theirs = _figure(paper, row["metric"])
+    if paper is None:
+        return f"**{shown}**" if grid.bold and ours is not None and ours == best else shown
+    if ours is None or better is None or ours == paper:
+        return f"{shown} ({theirs})"
+    return f"**{shown}** ({theirs})" if better((ours, paper)) == ours else f"{shown} (**{theirs}**)"
 
 
-def _table(rows: list[dict[str, Any]]) -> list[str]:
+def _every_row(result: Mapping[str, Any]) -> list[str]:
     """A line for each row; with several seeds, the mean ± the standard deviation."""
     lines = ["| case | metric | ours | paper |", "|---|---|---|---|"]
-    for row in rows:
-        ours = _figure(row["ours"]) + (f" ± {row['sd']:.2g}" if row.get("sd") is not None else "")
-        lines.append(f"| {row['case']} | {row['metric']} | {ours} | {_figure(row['paper'])} |")
+    for row in result["rows"]:
+        ours, paper = (_figure(row[whose], row["metric"]) for whose in ("ours", "paper"))
+        ours += f" ± {row['sd']:.2g}" if row.get("sd") is not None else ""
+        lines.append(f"| {row['case']} | {row['metric']} | {ours} | {paper} |")
     return lines
 
 
-def _figure(value: float | None) -> str:
-    return "–" if value is None else f"{value:.5g}"
+def _figure(value: float | None, metric: str) -> str:
+    """Four digits; large numbers whole, bytes in MB."""
+    if value is None or value != value:
+        return "–"
+    if metric == "bytes":
+        return f"{value / 1e6:,.4g} MB"
+    return f"{value:,.0f}" if 1000 <= abs(value) < 1e9 else f"{value:.{DIGITS}g}"
 
 
 def _paper(name: str) -> str:
-    return next(key for key in (*PAPERS, *OTHERS) if name.startswith(key))
+    return next(key for key in (*COVERAGE, *OTHERS) if name.startswith(key))
+
+
+def _page_of(key: str) -> str:
+    return f"{PAGES.get(key, key)}.md"
 
 
 def _written(lines: list[str]) -> str:

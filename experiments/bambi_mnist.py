@@ -154,20 +154,25 @@ def plot(rows: list[Row], path: Path) -> None:
     figure = Figure(figsize=(10, 4), layout="constrained")
     left, right = figure.subplots(1, 2)
     cases = list(dict.fromkeys(row["case"] for row in rows))
-    found = {(row["case"], row["metric"]): row["ours"] for row in rows}
-    accuracies = [found[case, "accuracy"] for case in cases]
-    left.bar(cases, accuracies)
-    left.axhline(PAPER_ACCURACY, linestyle="--", color="grey", label="the paper")
-    left.set_ylim(min(accuracies) - 0.02, 1)
+    found = {(row["case"], row["metric"]): row for row in rows}
+    for index, case in enumerate(cases):
+        row = found[case, "accuracy"]
+        left.errorbar(
+            [case], [row["ours"]], [row.get("sd") or 0.0], fmt="o", markersize=8, capsize=5, color=f"C{index}"
+        )
+    left.axhline(PAPER_ACCURACY, linestyle="--", color="grey", label=f"the paper: {PAPER_ACCURACY}")
+    left.set_xlim(-0.5, len(cases) - 0.5)
     left.set_ylabel("test accuracy")
     left.legend()
     metrics = ("rounds", "bytes", "label releases")
     for index, case in enumerate(cases):
-        shares = [found[case, metric] / max(found[other, metric] for other in cases) for metric in metrics]
+        shares = [
+            found[case, metric]["ours"] / max(found[other, metric]["ours"] for other in cases) for metric in metrics
+        ]
         right.bar([place + 0.4 * index for place in range(len(metrics))], shares, width=0.4, label=case)
     right.set_xticks([place + 0.2 for place in range(len(metrics))], metrics)
     right.set_ylabel("share of the dearest mode")
-    right.legend()
+    figure.legend(*right.get_legend_handles_labels(), loc="outside lower center", ncols=2)
     figure.savefig(path)
 
 

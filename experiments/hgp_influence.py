@@ -135,18 +135,25 @@ def run(quick: bool, data: Path | None) -> list[Row]:  # noqa: ARG001 (the data 
 
 
 def plot(rows: list[Row], path: Path) -> None:
-    """Draw the three scores of each setting as bars."""
+    """Mark the three scores of each setting, and the paper's."""
     from matplotlib.figure import Figure
 
     cases = list(dict.fromkeys(row["case"] for row in rows))
-    figure = Figure(figsize=(8, 0.8 * len(cases) + 1.5), layout="constrained")
+    figure = Figure(figsize=(8, 0.6 * len(cases) + 1.6), layout="constrained")
     axes = figure.subplots()
-    for offset, metric in enumerate(("R2", "F1", "slope")):
-        values = [row["ours"] for row in rows if row["metric"] == metric]
-        axes.barh(np.arange(len(cases)) + 0.25 * (offset - 1), values, height=0.22, label=metric)
-    axes.set_yticks(range(len(cases)), cases)
-    axes.axvline(1.0, color="black", linewidth=0.8)
-    axes.set_xlim(0.8, 1.1)
-    axes.invert_yaxis()
-    axes.legend(loc="lower left")
+    for marker, metric in zip("os^", ("R2", "F1", "slope"), strict=True):
+        found = [row for row in rows if row["metric"] == metric]
+        axes.plot([row["ours"] for row in found], [row["case"] for row in found], marker, label=metric, markersize=8)
+    printed = [row for row in rows if row["paper"] is not None]
+    axes.plot(
+        [row["paper"] for row in printed],
+        [row["case"] for row in printed],
+        "k|",
+        markersize=18,
+        label="the paper's R2, F1",
+    )
+    axes.set_xlim(0.9, 1.1)
+    axes.set_ylim(len(cases) - 0.5, -0.5)
+    axes.grid(axis="x", alpha=0.3)
+    figure.legend(*axes.get_legend_handles_labels(), loc="outside lower center", ncols=4)
     figure.savefig(path)

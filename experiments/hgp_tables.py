@@ -1,5 +1,7 @@
 """hgp-tables: Table 2 of the HGP paper in its own layout, on EMNIST: mean and bottom-decile accuracy of the clients.
 
+Methods with one model for each client; `hgp-mixtures` has those with three (FedEM, HGP-MTL), which take as long again.
+
 Rows, networks and the model (one hidden layer on images pooled to 14×14) are those of `hgp_personalisation`; the
 clients are trained as stacked arrays (`batched_clients`), which is what makes a hundred of them, fully connected
 too, possible on two cores. Every method gets the same number of gradient steps for each client, in stretches of which
@@ -18,7 +20,7 @@ differs from the paper: Clustered-FL is not made. Rows are from the test part of
 many as the paper's 10 % of the whole.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -62,13 +64,21 @@ from parley.experiments.hgp_personalisation import (
 
 NETWORKS = ("FC", "FixU", "RandU", "RandD")
 DECENTRALISED = ("SGP", "HGP-MTL", "HGP-PL")
-METHODS = {
-    "FC": ("SGP", "FedProx", "Local", "FedAvg+", "pFedMe", "FedEM", "HGP-MTL", "HGP-PL"),
-    "FixU": ("SGP", "Local", "FedEM", "HGP-MTL", "HGP-PL"),
-    "RandU": ("SGP", "Local", "HGP-MTL", "HGP-PL"),
-    "RandD": ("SGP", "Local", "HGP-MTL", "HGP-PL"),
+Cells = Mapping[str, tuple[str, ...]]
+"""Methods by network."""
+ONE_MODEL: Cells = {
+    "FC": ("SGP", "FedProx", "Local", "FedAvg+", "pFedMe", "HGP-PL"),
+    "FixU": ("SGP", "Local", "HGP-PL"),
+    "RandU": ("SGP", "Local", "HGP-PL"),
+    "RandD": ("SGP", "Local", "HGP-PL"),
 }
-"""The cells of the paper's table that have a figure, without Clustered-FL."""
+MIXTURES: Cells = {
+    "FC": ("FedEM", "HGP-MTL"),
+    "FixU": ("FedEM", "HGP-MTL"),
+    "RandU": ("HGP-MTL",),
+    "RandD": ("HGP-MTL",),
+}
+"""Together the cells of the paper's table that have a figure, without Clustered-FL."""
 SERVER = {
     ("FedProx", "FC"): (0.829, 0.745), ("FedAvg+", "FC"): (0.832, 0.743), ("pFedMe", "FC"): (0.851, 0.790),
     ("FedEM", "FC"): (0.840, 0.754), ("FedEM", "FixU"): (0.839, 0.757),
@@ -88,23 +98,29 @@ OUTER_RATE, ETA, ROUNDS, PUSH_STEPS = 0.1, 0.1, 10, 10
 
 def run(quick: bool, data: Path | None, seed: int = 0) -> list[Row]:
     """A row for each method, network and metric."""
+    return measured(ONE_MODEL, quick=quick, data=data, seed=seed)
+
+
+def measured(cells: Cells, *, quick: bool, data: Path | None, seed: int) -> list[Row]:
+    """The rows of some cells."""
     if data is None:
-        raise MissingData("hgp-tables needs EMNIST: give the folder that holds emnist/ with --data.")
+        raise MissingData("Table 2 of HGP needs EMNIST: give the folder that holds emnist/ with --data.")
     scale = QUICK if quick else FULL
-    return table(split_parties(*load_emnist(data), scale, seed=seed), scale, seed)
+    return table(cells, split_parties(*load_emnist(data), scale, seed=seed), scale, seed)
 
 
-def table(parties: Sequence[Party], scale: Scale, seed: int = 0) -> list[Row]:
-    """Every method on every network of the scale; what is the same on every network is made once."""
+def table(cells: Cells, parties: Sequence[Party], scale: Scale, seed: int = 0) -> list[Row]:
+    """The methods of every network of the scale; what is the same on every network is made once."""
     rows, local = [], None
     for network in scale.networks:
-        for method in METHODS[network]:
+        for method in cells[network]:
             if method != "Local":
                 found = Method(parties, scale, network, seed).accuracy(method)
             else:
                 local = found = local or Method(parties, scale, network, seed).accuracy("Local")
             printed = (SERVER | PAPER)[method, network]
             case = f"{method}, {network}"
+            print(f"{case}: {found.mean:.4f} / {found.bottom_decile:.4f}", flush=True)
             rows += [
                 {"case": case, "metric": "mean accuracy", "ours": found.mean, "paper": printed[0]},
                 {"case": case, "metric": "bottom-decile accuracy", "ours": found.bottom_decile, "paper": printed[1]},
