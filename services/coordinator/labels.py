@@ -9,6 +9,7 @@ from pathlib import Path
 
 from parley.coordinator.labels import LabelKind, LabelsMissing
 from parley.privacy.dataset_ledger import DatasetTerms
+from parley.privacy.evaluations import EvaluationPolicy
 from parley.services.coordinator.config import LabelConfig
 from parley.spec.run import RunSpec
 from parley.tables.identities import RowChoice
@@ -44,8 +45,21 @@ class LabelStore:
         known = self.tables.get(table)
         if known is None:
             return DatasetTerms()
-        least = min(self.tables[name].terms.epsilon for name in self.names_of(table))
-        return replace(known.terms, epsilon=least)
+        all_terms = [self.tables[name].terms for name in self.names_of(table)]
+        refused = any(terms.unprotected == "refuse" for terms in all_terms)
+        least = min(terms.epsilon for terms in all_terms)
+        return replace(known.terms, epsilon=least, unprotected="refuse" if refused else "allow")
+
+    def evaluation_of(self, table: str) -> EvaluationPolicy:
+        """What the owner of a label table lets out as metrics: the strictest that any of its names says."""
+        policies = [self.tables[name].evaluation for name in self.names_of(table)]
+        return EvaluationPolicy(
+            minimum_rows=max(each.minimum_rows for each in policies),
+            sets_per_row=min(each.sets_per_row for each in policies),
+            evaluations_per_row=min(each.evaluations_per_row for each in policies),
+            epsilon=min((each.epsilon for each in policies if each.epsilon is not None), default=None),
+            budget=min(each.budget for each in policies),
+        )
 
     def names_of(self, table: str) -> tuple[str, ...]:
         """Every name under which the labels of a table are configured, in that order.

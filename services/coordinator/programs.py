@@ -87,7 +87,7 @@ class ProgramFactory:
         table = json.dumps([str(config.path or config.url), config.query, config.table, config.column])
         return EvaluationAccess(
             self._register,
-            self._labels.tables[spec.label_table].evaluation,
+            self._labels.evaluation_of(spec.label_table),
             table,
             run_id,
             self._noise_key,

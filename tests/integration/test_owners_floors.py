@@ -94,6 +94,7 @@ def federation(tmp_path_factory):
     labels = np.random.default_rng(3).integers(0, 2, ROWS)
     table = pa.table({"id": [f"r{i:03d}" for i in range(ROWS)], "label": labels})
     pa.parquet.write_table(table, directory / "labels.parquet")
+    pa.parquet.write_table(table.append_column("note", pa.array([""] * ROWS)), directory / "shy.parquet")
     (directory / "recording").mkdir()
     views = {table: {"narrow": NARROW, "wide": WIDE} for table in ("train", "again")} | {"viewed": {"last": ["w2"]}}
     exact = dict.fromkeys(ALGORITHMS, sorted({*tables["south"]} - {"sealed"}))
@@ -102,7 +103,10 @@ def federation(tmp_path_factory):
         local = ForkedFederation(
             directory,
             tables,
-            {"train": {"path": directory / "labels.parquet"}},
+            {
+                "train": {"path": directory / "labels.parquet"},
+                "shy": {"path": directory / "shy.parquet", "evaluation_epsilon": 1.0},
+            },
             policy={
                 "algorithms": ALGORITHMS,
                 "minimum_parties": 3,
@@ -636,6 +640,19 @@ def test_an_owner_lets_no_metrics_be_taken_over_rows_that_differ_by_one(client):
     with pytest.raises(RequestRefused, match=r"differ from those of run .* by fewer than `minimum_evaluation`, 20"):
         client.start(judged("20:41", 2))
     client.start(judged("40:60", 2)).result()
+
+
+def test_metrics_leave_with_noise_where_the_labels_owner_says_so(client):
+    few = yaml.safe_load(linear(OPEN))["train"] | {"lower": {"solver": "sgd", "warmup_steps": 2}}
+    split = {"lower": "0:30", "upper": "lower", "test": "30:60"}
+    found = {}
+    for labels in ("shy", "train"):
+        run = client.start(linear(OPEN, seed=99, labels=labels, train=few, split=split))
+        found[labels] = {name: value for name, value in run.result().items() if name.startswith("test ")}
+        [counted] = run.ledger().evaluations
+        assert counted.HasField("epsilon") == (labels == "shy")
+    assert found["shy"].keys() == {"test accuracy"} < found["train"].keys()
+    assert found["shy"] != {"test accuracy": found["train"]["test accuracy"]}
 
 
 def test_a_spec_waits_until_a_person_has_approved_it(client, seen, federation):
