@@ -19,7 +19,7 @@ REQUEST = "the-same-request-in-both-federations"
 def spec() -> str:
     """The example with pairwise masks and label privacy, long enough to be disturbed."""
     content = yaml.safe_load((ROOT / "deploy" / "compose" / "specs" / "digits.yaml").read_text())
-    content["train"]["upper"]["steps"] = 120
+    content["train"]["upper"]["steps"] = 300
     assert content["privacy"]["aggregation"]["kind"] == "pairwise"
     assert content["privacy"]["labels"]["mechanism"] == "once"
     return yaml.safe_dump(content | {"checkpoint_every": 5, "evaluate_every": 0, "wait_seconds": 120})
@@ -120,7 +120,7 @@ def test_a_rolling_upgrade_leaves_no_trace_in_the_result(undisturbed, disturbed,
     up(disturbed, key)
     with disturbed.connect(tmp_path) as client:
         run = client.start(spec(), REQUEST)
-        for step, service in zip((10, 25, 40, 55), ("coordinator", *PARTIES), strict=True):
+        for step, service in zip((20, 50, 80, 110), ("coordinator", *PARTIES), strict=True):
             wait_for_step(run, step)
             disturbed.replace(service, TAG)
         assert Ended.of(disturbed, run) == expected
