@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import pytest
 import yaml
 
+from parley.client import ENDED
 from parley.testing.remains import patiently
 from tests.e2e.composition import PARTIES, ROOT, TAG, Composition, output
 
@@ -27,6 +28,7 @@ def spec() -> str:
 
 def wait_for_step(run, step: int) -> None:
     while patiently(run.refresh).step < step:  # the coordinator may just have been replaced
+        assert run.state not in ENDED, f"{run.state} at step {run.step}: {run.reason}"
         time.sleep(0.05)
 
 
