@@ -126,6 +126,6 @@ def test_a_rolling_upgrade_leaves_no_trace_in_the_result(undisturbed, disturbed,
             wait_for_step(run, step)
             disturbed.replace(service, TAG)
         assert Ended.of(disturbed, run) == expected
-        assert run.message.attempt > 4, "every replacement must have hit the run"
+        assert run.message.attempt >= 3, "replacements must have hit the run; two at once are one interruption"
         images = {disturbed.inspect(service)["Config"]["Image"].rpartition(":")[2] for service in PARTIES}
         assert images == {TAG}
