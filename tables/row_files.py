@@ -154,6 +154,16 @@ def _key(request: TableRequest, batches: Batches, numeric: Sequence[str], catego
     return hashlib.sha256(json.dumps([*facts, *spelled]).encode()).hexdigest()[:32]
 
 
+def connected(file: Path, workspace: Workspace, scratch: Path) -> Any:
+    """A database of DuckDB's in a file, within a party's memory; it spills into `scratch`."""
+    import duckdb  # slow to import, and only tables that outgrow memory need it
+
+    database = duckdb.connect(str(file), config=_settings(workspace, scratch))
+    # After two seconds it would draw a bar on the standard output, where it takes Python for interactive.
+    database.execute("SET enable_progress_bar = false")
+    return database
+
+
 def _settings(workspace: Workspace, scratch: Path) -> dict[str, Any]:
     return {
         "memory_limit": f"{max(64, int(workspace.memory * _SORTING_SHARE) >> 20)}MiB",
@@ -172,13 +182,11 @@ class CountedTexts:
     """Texts that are counted on disk."""
 
     def __init__(self, workspace: Workspace) -> None:
-        import duckdb
-
         parent = workspace.state / DIRECTORY
         parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._directory = tempfile.TemporaryDirectory(prefix=".partial-", dir=parent)
         scratch = Path(self._directory.name)
-        self._database = duckdb.connect(str(scratch / "count.db"), config=_settings(workspace, scratch))
+        self._database = connected(scratch / "count.db", workspace, scratch)
         self._database.execute("CREATE TABLE texts (text VARCHAR)")
 
     def add(self, texts: Sequence[pa.Array]) -> None:
@@ -232,10 +240,10 @@ class _Build:
             give_back()
 
     def _sort(self, scratch: Path) -> None:
-        import duckdb  # slow to import, and only tables that outgrow memory need it
+        import duckdb
 
         try:
-            with duckdb.connect(str(scratch / "sort.db"), config=_settings(self.workspace, scratch)) as database:
+            with connected(scratch / "sort.db", self.workspace, scratch) as database:
                 count, digest = self._sorted(database, scratch)
         except duckdb.Error as failure:
             self._explain(failure)

@@ -20,7 +20,7 @@ from parley.tables.identities import AlignmentStale, RowChoice
 from parley.tables.loading import IdDuplicated, IdMissing, TableRequest, id_digest, load_table
 from parley.tables.places import Place
 from parley.tables.preprocessing import Declared, apply, fit
-from parley.tables.row_files import Workspace, load_mapped
+from parley.tables.row_files import Workspace, connected, load_mapped
 from parley.tables.survey import survey
 
 ROWS = 1000
@@ -189,3 +189,9 @@ def test_a_table_of_four_times_the_memory_is_sorted_and_read(tmp_path):
         preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_DATA, limit),
     )
     assert int(done.stdout) < 500_000  # kB
+
+
+def test_sorting_writes_nothing_to_a_terminal_however_long_it_takes(tmp_path, workspace):
+    """DuckDB draws a bar after two seconds where it takes Python for interactive, as it does `python -c`."""
+    with connected(tmp_path / "some.db", workspace, tmp_path) as database:
+        assert database.sql("SELECT current_setting('enable_progress_bar')").fetchall() == [(False,)]
