@@ -5,8 +5,8 @@ fifth of the rows held out by each seed (the images have test rows of their own)
 codecs are those of the services, sums are in the clear.
 
     digits, breast-cancer, wine    scikit-learn's
-    classes, rare, coupled         drawn: 30 classes; 3 % of one of two classes; 24 columns that are mixtures of five, of
-                                   which the label is no linear function
+    classes, rare, coupled         drawn: 30 classes; 3 % of one of two classes; 24 columns that are mixtures of
+                                   five, of which the label is no linear function
     credit, a9a, w8a               UCI and LIBSVM; left out where `data` lacks credit/ or libsvm/
     mnist, fashion-mnist           the networks of `bambi-mnist`, and fewer seeds; left out where `data` lacks them
 
@@ -60,7 +60,7 @@ class Task(NamedTuple):
 
 
 def run(quick: bool, data: Path | None = None) -> list[Row]:
-    """Mean and lowest accuracy, and the difference from one level; `quick` takes bundled and drawn tables, two seeds."""
+    """Mean and lowest accuracy, beside one level; `quick` takes bundled and drawn tables, two seeds."""
     rows: list[Row] = []
     for name, task in (bundled() if quick else bundled() | found(data)).items():
         for parties in task.parties:
