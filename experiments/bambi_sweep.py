@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.sparse import csr_matrix
 from sklearn.datasets import make_classification
 
 from parley.datasets import load_dataset
@@ -120,7 +121,7 @@ def _reader(load: Callable[[Any], Any], source: Any) -> Callable[[int], tuple[Ar
 def _sparse(path: Path, columns: int) -> Callable[[int], tuple[Array, Array]]:
     def read(_: int) -> tuple[Array, Array]:
         features, labels = read_libsvm(path, columns)
-        return np.asarray(features.todense()), (labels > 0).astype(np.int64)
+        return csr_matrix(features).toarray(), (labels > 0).astype(np.int64)
 
     return read
 

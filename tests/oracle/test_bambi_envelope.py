@@ -9,6 +9,7 @@ from pydantic import ValidationError
 
 import parley.party.bambi.steps as party_bambi
 from parley.coordinator.bambi.program import BambiProgram
+from parley.party.bambi.phases import Linearised, UpperAsked
 from parley.party.bambi.role import BambiRole
 from parley.privacy.release import OutcomeGate
 from parley.protocols.bambi.codec import PROTOCOL
@@ -71,7 +72,7 @@ def test_on_different_rows_no_bit_changes():
 def test_a_scale_that_is_no_share_is_refused():
     _, blocks = on_rows(SAME, **ENVELOPE)
     state = party_bambi.start(blocks[0])
-    phase = party_bambi.UpperAsked(1, party_bambi.Linearised(None, None), torch.zeros(40, 3), state.x, SAME.upper)
+    phase = UpperAsked(1, Linearised(None, None), torch.zeros(40, 3), state.x, SAME.upper)
     with pytest.raises(party_bambi.OutcomeMisshapen, match="at most"):
         party_bambi._upper_gradient(blocks[0], state._replace(phase=phase), phase, np.zeros((40, 2)), 1.5)
 
