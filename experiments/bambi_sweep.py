@@ -5,8 +5,8 @@ fifth of the rows held out by each seed (the images have test rows of their own)
 codecs are those of the services, sums are in the clear.
 
     digits, breast-cancer, wine    scikit-learn's
-    classes, rare, coupled         drawn: 30 classes; 3 % of one of two classes; 24 columns that are mixtures of
-                                   five, of which the label is no linear function
+    classes, rare, few, wide       drawn: 30 classes; 3 % of one of two classes; 80 rows; 200 rows of 1000 columns
+    coupled                        drawn: 24 columns that are mixtures of five, of which the label is no linear function
     credit, a9a, w8a               UCI and LIBSVM; left out where `data` lacks credit/ or libsvm/
     mnist, fashion-mnist           the networks of `bambi-mnist`, and fewer seeds; left out where `data` lacks them
 
@@ -44,6 +44,7 @@ MODES: dict[str, dict[str, Any]] = {
 SEEDS, IMAGE_SEEDS, QUICK_SEEDS = 10, 3, 2
 SHARES = {"lower": 0.8, "upper": "lower", "test": 0.2}
 IMAGES = {"lower": "0:60000", "upper": "lower", "test": "60000:70000"}
+CLASSES = {"n_classes": 30, "n_clusters_per_class": 1, "class_sep": 2.0}
 LIBSVM = {"a9a": 123, "w8a": 300}
 """Columns of each table."""
 
@@ -73,8 +74,10 @@ def bundled() -> dict[str, Task]:
     """Tables that are always there."""
     names = {"digits": "digits", "breast-cancer": "breast_cancer", "wine": "wine"}
     return {name: Task(_reader(load_dataset, known)) for name, known in names.items()} | {
-        "classes": Task(lambda seed: _drawn(seed, 3000, 40, n_informative=25, n_redundant=10, n_classes=30), (2, 5)),
+        "classes": Task(lambda seed: _drawn(seed, 3000, 40, n_informative=25, n_redundant=10, **CLASSES), (2, 5)),
         "rare": Task(lambda seed: _drawn(seed, 3000, 20, n_informative=6, weights=[0.97], class_sep=1.2), (2, 5)),
+        "few": Task(lambda seed: _drawn(seed, 80, 12, n_informative=5, n_classes=3), (2, 5)),
+        "wide": Task(lambda seed: _drawn(seed, 200, 1000, n_informative=30, n_redundant=100, n_classes=3), (2, 5)),
         "coupled": Task(coupled, (2, 5)),
     }
 
@@ -106,7 +109,7 @@ def coupled(seed: int) -> tuple[Array, Array]:
 
 
 def _drawn(seed: int, rows: int, columns: int, **shape: Any) -> tuple[Array, Array]:
-    features, classes = make_classification(rows, columns, n_clusters_per_class=1, random_state=seed, **shape)
+    features, classes = make_classification(rows, columns, random_state=seed, **shape)
     return features, classes
 
 
