@@ -18,6 +18,8 @@ MEMORY = 0.8
 """Weight of the past in running means."""
 SETTLING = 10
 """Steps before a run is judged."""
+FELT = 0.2
+"""Share of the first loss below which a loss cannot jump: what is left of a small one differs from batch to batch."""
 JUMPS = 2.5
 """Steps among the last ten whose loss jumped, beyond which a run oscillates."""
 
@@ -63,7 +65,7 @@ class Course:
         """After an iteration whose upper loss was this."""
         if not self.steps:
             return replace(self, steps=1, first=loss, mean=loss)
-        jumped = loss > RISE * self.mean
+        jumped = loss > max(RISE * self.mean, FELT * self.first)
         return replace(
             self,
             steps=self.steps + 1,

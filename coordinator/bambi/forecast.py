@@ -6,6 +6,7 @@ import numpy as np
 
 from parley.coordinator.bambi.rounds import EVALUATION_ROWS
 from parley.coordinator.forecasts import Forecast, Trips, evaluations, kept
+from parley.protocols.bambi.batches import envelope
 from parley.protocols.bambi.settings import BambiSpec
 from parley.spec.rows import RowSets
 from parley.spec.run import RunSpec
@@ -56,7 +57,7 @@ def _steps(train: BambiSpec, sets: RowSets, columns: int, size: int) -> list[Tri
     if implicit and not newton:
         trips.append(Trips(iterations, size * lower, lower))
     trips.append(Trips(iterations, size * upper, upper))
-    if implicit:
+    if implicit and not envelope(train, sets):
         rounds = train.implicit.rounds  # with the last of them, the product with the solution goes down too
         trips.append(Trips(iterations * rounds, size * lower * (1 + 1 / rounds), lower + LIMBS))
     if train.hypergradient == "zeroth_order":

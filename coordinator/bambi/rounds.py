@@ -22,6 +22,7 @@ from parley.coordinator.bambi.lower_solve import Lower, conjugate_gradients
 from parley.coordinator.bambi.problem import Pending, Problem, Rounds, asked, finite, shaped
 from parley.coordinator.programs import Observer, Report, due
 from parley.numerics.arrays import Vector
+from parley.protocols.bambi.batches import envelope
 from parley.protocols.bambi.columns import shortened
 from parley.protocols.bambi.messages import Coefficients, DirectionalForward, Gradient, Round, RowsForward, UpperForward
 from parley.protocols.rounds import Checkpoint, Finish
@@ -92,6 +93,8 @@ class BilevelRounds:
             pending = yield from lower.gradient(settings.lower.steps, pending)
         self.course = self.course.lower_solved(above_floor(lower.level.floor, lower.begun), lower.objective)
         pending = yield from self._upper(k, pending, observe, {"lower loss": lower.loss})
+        if envelope(settings, problem.plan.rows):
+            return pending
         if settings.hypergradient == "implicit":
             rounds, scale = settings.implicit.rounds, self.course.scale
             pending = yield from conjugate_gradients(lower, "adjoint", rounds, pending, scale)
@@ -118,7 +121,9 @@ class BilevelRounds:
         if k == 1 and self._has_one_set_of_rows:
             warning = SAME_ROWS
         observe(Report(k, {"upper loss": loss, **figures}, warning))
-        return Pending(Gradient(vartheta=shortened(level.gradient(h), problem.columns)), release)
+        scale = self.course.scale if envelope(problem.settings, plan.rows) else 1.0
+        vartheta = shortened(level.gradient(h), problem.columns)
+        return Pending(Gradient(vartheta=vartheta, step_length=scale), release)
 
 
 def evaluation(problem: Problem, k: int, pending: Pending | None, observe: Observer) -> Rounds:

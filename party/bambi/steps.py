@@ -22,7 +22,7 @@ of a few kilobytes an operation of torch takes longer than the arithmetic.
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from typing import NamedTuple
 
 import numpy as np
@@ -57,7 +57,7 @@ from parley.party.bambi.phases import (
 )
 from parley.party.bambi.row_privacy import NoisedBatches, NoisedPredictions, RoundName, model_digest
 from parley.privacy.row_sums import in_parts
-from parley.protocols.bambi.batches import lower_rows, upper_rows
+from parley.protocols.bambi.batches import envelope, lower_rows, upper_rows
 from parley.protocols.bambi.columns import completed, reduced
 from parley.protocols.bambi.messages import (
     Ask,
@@ -114,6 +114,11 @@ class Block:
     def has_direct_term(self) -> bool:
         """Whether f depends on x_m directly (an embedding) and not only through y*."""
         return self.settings.problem != "hyper_parameters"
+
+    @cached_property
+    def envelope(self) -> bool:
+        """Whether x steps along the direct term alone."""
+        return envelope(self.settings, self.rows)
 
     def linearises(self, k: int, t: int) -> bool:
         """Whether lower round (k, t) comes after the lower solve, only to fix θ for the implicit hyper-gradient."""
@@ -187,8 +192,8 @@ def apply(block: Block, state: State, outcome: Outcome) -> State:
             return state._replace(y=np.asarray(part * state.y), phase=_linearised(block, batch, theta))
         case Gradient(theta=theta, step_length=length), ConfirmationAsked(batch=batch, step=step) if theta is not None:
             return state._replace(y=state.y + length * step, phase=_linearised(block, batch, theta))
-        case Gradient(vartheta=vartheta), UpperAsked() as phase if vartheta is not None:
-            return _upper_gradient(block, state, phase, vartheta)
+        case Gradient(vartheta=vartheta, step_length=scale), UpperAsked() as phase if vartheta is not None:
+            return _upper_gradient(block, state, phase, vartheta, scale)
         case Coefficients(values=values), DirectionsAsked(k=k, directions=u, direct=direct):
             _check_shape((len(values),), (block.settings.zeroth_order.directions,))
             return _zeroth_order_step(block, state, k, u, direct, np.asarray(values))
@@ -422,7 +427,7 @@ def _upper_embedding(block: Block, weights: Tensor, rows: Array, k: int) -> Tens
     return block.model.apply(weights, a) if block.has_direct_term else a
 
 
-def _upper_gradient(block: Block, state: State, phase: UpperAsked, vartheta: Array) -> State:
+def _upper_gradient(block: Block, state: State, phase: UpperAsked, vartheta: Array, scale: float) -> State:
     """∇_x f directly and ∇_{y_m} f, from ϑ (lines 21–23)."""
     vartheta = _received(vartheta, block, (len(phase.s), block.outputs))
     direct, gradient = _upper_gradients(block, state, phase, vartheta)
@@ -430,6 +435,10 @@ def _upper_gradient(block: Block, state: State, phase: UpperAsked, vartheta: Arr
         direct = direct + block.model.upper_gradient(state.x)
     if isinstance(phase.lower, Ready):
         return _joint_step(block, state, phase.k, direct, gradient)
+    if block.envelope:
+        if not 0 < scale <= 1:
+            raise OutcomeMisshapen(f"x was told to take {scale} of its step; it takes all of it at most")
+        return _upper_step(block, state, phase.k, direct, scale)
     if block.settings.hypergradient == "zeroth_order_local" and isinstance(phase.lower, Descended):
         shares = _directional_shares(block, phase.lower.trajectories, gradient)
         return _zeroth_order_step(block, state, phase.k, phase.lower.directions, direct, shares)

@@ -21,6 +21,14 @@ def upper_rows(settings: BambiSpec, rows: RowSets, seed: int, k: int) -> Rows:
     return batch(seed, "upper", k, 0, candidates, settings.upper.batch or len(candidates))
 
 
+def envelope(settings: BambiSpec, rows: RowSets) -> bool:
+    """Whether the direct term is the whole hyper-gradient of a run by `implicit`."""
+    learns = settings.hypergradient == "implicit" and settings.problem == "hyper_representation"
+    if not learns or not settings.implicit.envelope:
+        return False
+    return rows.lower is rows.upper or np.array_equal(rows.lower, rows.upper)
+
+
 def local_batches(settings: BambiSpec, rows: RowSets) -> int:
     """How many different batches the exchanges of local rounds have: one, if it can hold all rows."""
     local = settings.local

@@ -24,7 +24,8 @@ class Gradient:
     vartheta: Array | None = None
     """ϑ, (batch, classes), of the upper loss."""
     step_length: float = 1.0
-    """Length of the Newton step that precedes θ; before the first, what y is multiplied with."""
+    """Length of the Newton step that precedes θ; before the first, what y is multiplied with. With ϑ, where x steps
+    along the direct term alone: how much of its step size x may use."""
 
 
 @dataclass(frozen=True)

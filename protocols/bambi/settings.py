@@ -139,6 +139,9 @@ class ImplicitSpec(Section):
     leaves it free. On all lower rows it is exact and never cut."""
     preconditioner: bool = True
     """Let each party precondition with its own block; spares rounds and sends nothing."""
+    envelope: bool = False
+    """Where both levels have the same rows: take the direct term alone, since the indirect one vanishes at the lower
+    solution and is noise on a batch; spares the rounds of the adjoint system. Elsewhere it changes nothing."""
 
 
 class LocalSpec(Section):
@@ -175,11 +178,13 @@ OWN = {
 }
 """What `problem: own` takes with Newton's lower steps."""
 IMPLICIT = {
-    "upper": {"steps": 200, "batch": 1024, "optimiser": _ADAM},
+    "upper": {"steps": 500, "batch": 1024, "optimiser": {**_ADAM, "step": 5e-3}},
     "lower": {"solver": "newton", "batch": 1024, "warmup_steps": 3},
-    "implicit": {"rounds": 4, "newton_rounds": 4},
+    "implicit": {"rounds": 1, "newton_rounds": 1},
 }
 """What `hypergradient: implicit` takes for networks (docs/papers/bambi.md says what it was tried on)."""
+ENVELOPE = {"implicit": {"envelope": True}}
+"""And where it does not state `implicit.rounds`."""
 LOCAL = {"local": {"epochs": 10, "total_epochs": 100}}
 """What `hypergradient: local` takes; fields keep their first defaults, and specs of other modes their digests."""
 JOINT = {
@@ -253,7 +258,9 @@ class BambiSpec(AlgorithmSettings):
         problem, lower = given.get("problem", "hyper_representation"), given.get("lower", {})
         implicit = problem == "hyper_representation" and given.get("hypergradient", "implicit") == "implicit"
         if implicit and isinstance(lower, dict) and lower.get("solver", "newton") == "newton":
-            return _with_defaults(given, IMPLICIT)
+            system = given.get("implicit", {})
+            stated = isinstance(system, dict) and "rounds" in system  # whoever states the rounds means to have them
+            return _with_defaults(given, IMPLICIT if stated else _with_defaults(IMPLICIT, ENVELOPE))
         if given.get("hypergradient") == "local":
             return _with_defaults(given, LOCAL)
         if problem == "own":
@@ -271,6 +278,8 @@ class BambiSpec(AlgorithmSettings):
             raise ValueError(
                 "lower.optimiser is for gradient steps, and Newton's have none: leave it out, or write `solver: sgd`"
             )
+        if self.implicit.envelope and self.lower.solver != "newton":
+            raise ValueError("implicit.envelope goes with Newton's steps: leave it out, or write `solver: newton`")
         if self.hypergradient == "local" and self.problem != "hyper_representation":
             raise ValueError(
                 "hypergradient local learns embeddings, where the direct term is the whole hyper-gradient: tune "

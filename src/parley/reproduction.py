@@ -30,6 +30,7 @@ EXPERIMENTS = {
     "local-rounds": "BAMBI: local rounds with default settings on digits, MNIST and a stress task, beside one exchange",
     "bilevel-pays": "BAMBI: what the second level brings where lower labels are wrong and upper rows are clean",
     "bambi-fashion": "BAMBI: Fashion-MNIST by `implicit`, local rounds and one level, with default settings",
+    "bambi-sweep": "BAMBI: `implicit` and local rounds with default settings beside one level, on many tables",
     "bambi-mnist": "BAMBI: hyper-representation on MNIST, accuracy, rounds and bytes of each mode",
     "bambi-dp-mnist": "BAMBI: accuracy under label privacy on MNIST",
     "bambi-dp-attacks": "BAMBI: how well attacks guess labels from what crosses, against the cap",

@@ -14,6 +14,10 @@ LOCAL = {
     "train__hypergradient": "local",
     "train__local": {"exchanges": 6, "total_epochs": 1000},
 }
+ENVELOPE = {
+    "split": {"lower": 0.8, "upper": "lower", "test": 0.2},
+    "train__implicit": {"newton_rounds": 2, "tolerance": 0, "envelope": True},
+}
 ZEROTH = {
     "train__hypergradient": "zeroth_order",
     "train__lower": {"solver": "sgd", "steps": 3, "batch": 200, "warmup_steps": 2, "final_steps": 4},
@@ -36,13 +40,14 @@ SYNCHRONOUS = {
     "changes",
     [
         {"train__implicit": {"rounds": 3, "newton_rounds": 3, "tolerance": 0}},
+        ENVELOPE,
         {"privacy__aggregation__kind": "two_tree"},
         {"privacy__aggregation__ring_bits": 32, "split": {"lower": 0.5, "upper": 0.2, "validation": 0.1, "test": 0.2}},
         ZEROTH,
         LOCAL,
         SYNCHRONOUS,
     ],
-    ids=["implicit", "two-tree", "narrow", "zeroth-order", "local", "synchronous"],
+    ids=["implicit", "envelope", "two-tree", "narrow", "zeroth-order", "local", "synchronous"],
 )
 def test_a_run_counts_what_was_foretold(client, changes):
     text = spec(**changes)

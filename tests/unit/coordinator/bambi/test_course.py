@@ -45,6 +45,10 @@ def test_a_run_that_jumps_is_warned_of_once():
     assert after([2.0] + [0.1, 0.1, 0.1, 1.0] * 20)[1] == ["oscillates"]
 
 
+def test_what_is_left_of_a_small_loss_may_differ_from_batch_to_batch():
+    assert after([2.0] + [0.1, 0.05, 0.05, 0.3] * 20)[1] == []
+
+
 def test_nothing_is_said_before_a_run_has_settled():
     assert after([1.0] + [9.0] * (SETTLING - 1))[1] == []
 
