@@ -29,14 +29,19 @@ class IdList(Sequence[str]):
     def distinct(cls, pieces: Iterable[Sequence[str]], keep: Callable[[NDArray[np.int64]], Any]) -> "IdList":
         """Each id once, in the order in which they first come; `keep` is told how often and says which stay."""
         chunks = [pa.array(piece, pa.large_string()) for piece in pieces]
-        encoded = pa.chunked_array(chunks, pa.large_string()).dictionary_encode().unify_dictionaries()
+        column = pa.chunked_array(chunks, pa.large_string()).combine_chunks()  # else each chunk has an index of its own
         chunks.clear()
-        found = encoded.chunk(0).dictionary if encoded.num_chunks else pa.array([], pa.large_string())
+        encoded = column.dictionary_encode()
+        del column
+        found = encoded.dictionary
         counts = np.zeros(len(found), dtype=np.int64)
-        for chunk in encoded.chunks:
-            counts += np.bincount(chunk.indices.to_numpy(), minlength=len(found))
+        for first in range(0, len(encoded), PIECE):
+            np.add.at(counts, encoded.indices[first : first + PIECE].to_numpy(), 1)
         kept = keep(counts)
-        return cls(found if kept.all() else found.filter(pa.array(kept)))
+        del encoded
+        found = found if kept.all() else found.filter(pa.array(kept))
+        pa.default_memory_pool().release_unused()  # the index of texts was several times as large as they are
+        return cls(found)
 
     def __len__(self) -> int:
         return len(self._column)

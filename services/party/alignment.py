@@ -1,6 +1,7 @@
 """AlignmentService: a party's side of entity alignment, and the stored rows that runs then read."""
 
 import asyncio
+import contextlib
 import hashlib
 import re
 import time
@@ -53,6 +54,8 @@ from parley.tables.identities import AlignmentStale, DistinctIds, Duplicates, Id
 
 AT_ONCE = 2
 """Alignments that a party serves at once."""
+ENDING_SECONDS = 60.0
+"""Longest wait for an alignment to end whose coordinator is back already."""
 SILENCE_SECONDS = 1800.0
 """Longest wait for the coordinator's next message."""
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
@@ -114,7 +117,7 @@ class AlignmentServicer(pb_grpc.AlignmentServiceServicer):
         self._config, self._tables = config, TableStore(config.tables, config.workspace)
         self._alignments = AlignmentStore(config.state)
         self._attempts = AttemptLog(self._alignments.directory)
-        self._serving: set[str] = set()
+        self._serving: dict[str, asyncio.Event] = {}
         forget_old(self._alignments.unfinished)
 
     async def Intersect(  # noqa: N802 (gRPC spells method names)
@@ -126,12 +129,14 @@ class AlignmentServicer(pb_grpc.AlignmentServiceServicer):
             raise NotAuthorised(f"{self._config.name}'s policy does not name coordinator {caller}")
         following = _conversation(request_iterator)
         request = self._request((await following("open")).open, caller)
+        with contextlib.suppress(TimeoutError):
+            if (earlier := self._serving.get(request.key)) is not None:  # whose stream broke a moment ago
+                await asyncio.wait_for(earlier.wait(), ENDING_SECONDS)
         if len(self._serving) >= AT_ONCE or request.key in self._serving:
             raise TooManyAlignments(
-                f"{self._config.name} serves {len(self._serving)} alignments, and the same one never twice: "
-                "try again later"
+                f"{self._config.name} serves {len(self._serving)} alignments, and none of a name twice: try again later"
             )
-        self._serving.add(request.key)
+        ended = self._serving[request.key] = asyncio.Event()
         kept = Unfinished(self._alignments.unfinished / request.key)
         try:
             forget_old(self._alignments.unfinished)
@@ -145,7 +150,8 @@ class AlignmentServicer(pb_grpc.AlignmentServiceServicer):
             kept.end()
             raise
         finally:
-            self._serving.discard(request.key)
+            del self._serving[request.key]
+            ended.set()
 
     async def _serve(
         self, request: Request, following: Callable[[str], Awaitable[Any]], workers: Workers, kept: Unfinished

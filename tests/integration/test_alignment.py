@@ -58,6 +58,10 @@ def data(tmp_path_factory):
             writer.writerows([f"Zoë {n}", n, n % 2] for n in range(60))
             if holder == "shop":
                 writer.writerows([["", 1, 0], [" ", 2, 1], ["Zoe\u0308 7", 3, 1], ["Zoë 9", 4, 0]])
+        many = [f"person {n}" for n in range(16000)] + [f"{n} of {holder}" for n in range(1000)]
+        pq.write_table(
+            pa.table({"id": many, "a": range(17000), "label": [0, 1] * 8500}), directory / f"many-{holder}.parquet"
+        )
     (directory / "latin.csv").write_bytes("id,a,label\nZoë,1,0\n".encode("latin-1"))
     (directory / "few.csv").write_text("id,a,label\n" + "".join(f"{n},{n},{n % 2}\n" for n in range(10)))
     return directory
@@ -69,6 +73,7 @@ def tables_of(data, holder):
     found["messy"] = {"path": str(data / f"messy-{holder}.csv"), **messy}
     found["latin"] = {"path": str(data / ("latin.csv" if holder == "bank" else f"messy-{holder}.csv")), **messy}
     found["few"] = {"path": str(data / ("few.csv" if holder == "bank" else f"apart/{holder}.parquet"))}
+    found["many"] = {"path": str(data / f"many-{holder}.parquet"), **messy}
     found["closed"] = found["apart"]
     return found
 
@@ -79,7 +84,7 @@ def federation(data, tmp_path_factory):
         tmp_path_factory.mktemp("federation"),
         {party: tables_of(data, party) for party in PARTIES},
         tables_of(data, "labels"),
-        policy={"tables": ["apart", "picked", "messy", "latin", "few"], "alignment": {"per_day": 6}},
+        policy={"tables": ["apart", "picked", "messy", "latin", "few", "many"], "alignment": {"per_day": 6}},
     )
     with local:
         yield local
@@ -235,6 +240,35 @@ def test_unknown_parties_and_labels_are_named(client):
     with pytest.raises(RequestRefused) as refusal:
         client.align("x", PARTIES, "apart", labels="none")
     assert refusal.value.reason == "LABELS_MISSING"
+
+
+def test_an_alignment_goes_on_after_a_party_and_the_coordinator_were_killed(client, federation):
+    stages = []
+
+    def killing(victim, *when):
+        def tell(stage, *_):
+            if stage in when and victim not in stages:
+                stages.append(victim)
+                federation.kill(victim)
+
+        return tell
+
+    for victim in ("bank", "coordinator"):
+        with federation.connect() as doomed, pytest.raises(RequestRefused):
+            doomed.align("many", PARTIES, "many", progress=killing(victim, "comparing", "matching"))
+        kept = list(federation.directory.glob("state/*/alignments/unfinished/*/*"))
+        assert any(file.name == "powers" for file in kept)
+        assert {file.stat().st_mode & 0o777 for file in kept} == {0o600}
+        federation.restart(victim)
+    stages.clear()
+    with federation.connect() as again:
+        result = again.align("many", PARTIES, "many", progress=lambda *step: stages.append(step[0]))
+    assert result.matched == 16000
+    assert result.id_digest == id_digest(f"person {n}" for n in range(16000))
+    assert "blinding" not in stages, "the parties have all of the coordinator's ids: none is raised again"
+    attempts = (federation.directory / "state/bank/alignments/attempts.jsonl").read_text()
+    assert attempts.count('"name": "many"') == 1
+    assert not list(federation.directory.glob("state/*/alignments/unfinished/*"))
 
 
 def test_a_coordinator_that_asks_too_often_is_turned_away_and_a_restart_does_not_help(client, federation):
