@@ -22,7 +22,8 @@ from dataclasses import dataclass, field
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
 from gmpy2 import invert, jacobi, mpz
 
-from parley.privacy.psi_lanes import POINT_BYTES, lanes
+from parley.privacy.psi_lanes import POINT_BYTES as POINT_BYTES
+from parley.privacy.psi_lanes import lanes
 
 _P = mpz(2**255 - 19)
 _A = mpz(486662)

@@ -34,7 +34,7 @@ class RecordFile:
     def __len__(self) -> int:
         return self.path.stat().st_size // self.width if self.path.exists() else 0
 
-    def append(self, records: bytes, *, durable: bool = False) -> None:
+    def append(self, records: bytes | memoryview, *, durable: bool = False) -> None:
         """Add whole records; what a crash has left of a half one is dropped."""
         end = len(self) * self.width
         with os.fdopen(os.open(self.path, os.O_WRONLY | os.O_CREAT, 0o600), "wb") as file:

@@ -151,7 +151,7 @@ def identified(
     def kept(counts: NDArray[np.int64]) -> NDArray[np.bool_]:
         nonlocal repeated
         repeated = int(counts[counts > 1].sum())
-        return (counts == 1) | (duplicates != "drop")
+        return np.asarray((counts == 1) | (duplicates != "drop"))
 
     ids = IdList.distinct(spelled(), kept)
     if duplicates == "refuse" and repeated:
