@@ -8,6 +8,7 @@ takes each of the leader's points once. All of it is deleted when the alignment 
 is deleted when the service starts or another alignment begins.
 """
 
+import contextlib
 import json
 import os
 import shutil
@@ -102,5 +103,6 @@ class Unfinished:
 def forget_old(parent: Path) -> None:
     """Delete what alignments have left that nobody went on with."""
     for directory in parent.iterdir() if parent.exists() else ():
-        if Unfinished(directory).facts is None:
-            Unfinished(directory).end()
+        with contextlib.suppress(FileNotFoundError):  # one that ends meanwhile
+            if time.time() - directory.stat().st_mtime > KEPT_SECONDS:
+                Unfinished(directory).end()

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import grpc
-from google.protobuf.message import Message
 
 from parley.contracts.alignment.v1 import alignment_service_pb2 as pb
 from parley.contracts.alignment.v1 import alignment_service_pb2_grpc as pb_grpc
@@ -170,7 +169,7 @@ class AlignmentServicer(pb_grpc.AlignmentServiceServicer):
         building = asyncio.ensure_future(asyncio.to_thread(holder.make_table, workers))
         try:
             shares = (await following("shuffle")).shuffle
-            self._bind("shuffle", shares, facts, kept)
+            self._bind("shuffle", shares.SerializeToString(deterministic=True), facts, kept)
             holder.open_shares(shares.sealed_shares)
             await self._take_powers(request, following, holder, workers)
             for points in holder.shuffled(request.evaluated_held):
@@ -182,7 +181,9 @@ class AlignmentServicer(pb_grpc.AlignmentServiceServicer):
             workers.close()  # ends the thread, which writes into the same files as the next attempt
             await asyncio.wait([building])
 
-        common = await asyncio.to_thread(holder.common, await self._tags(request, following))
+        tags = await self._tags(request, following)
+        self._bind("matches", tags, facts, kept)  # or each time it goes on would be one more question
+        common = await asyncio.to_thread(holder.common, tags)
         check_matches(self._rules, self._config.name, len(common))
         yield encode_share(gate.release(holder.share()))
 
@@ -306,13 +307,13 @@ class AlignmentServicer(pb_grpc.AlignmentServiceServicer):
             with self._attempts.turn:
                 self._check_rate(request, now)
                 self._attempts.add(request.coordinator, request.table, request.name, now)
-        self._bind("begin", begin, facts, kept)
+        self._bind("begin", begin.SerializeToString(deterministic=True), facts, kept)
 
-    def _bind(self, name: str, message: Message, facts: dict[str, Any], kept: Unfinished) -> None:
+    def _bind(self, name: str, content: bytes | bytearray, facts: dict[str, Any], kept: Unfinished) -> None:
         """Take one message of a kind, and no other when the alignment goes on."""
-        digest = hashlib.sha256(message.SerializeToString(deterministic=True)).hexdigest()
+        digest = hashlib.sha256(content).hexdigest()
         if facts.setdefault(name, digest) != digest:
-            raise MessageInvalid(f"`{name}` is not what this alignment began with")
+            raise MessageInvalid(f"`{name}` is not what came before this alignment was interrupted")
         kept.note(facts)
 
     def _check_rate(self, request: Request, now: float) -> None:

@@ -16,6 +16,7 @@ from parley.cli import app
 from parley.client import RequestRefused
 from parley.contracts.alignment.v1 import alignment_service_pb2 as pb
 from parley.contracts.alignment.v1 import alignment_service_pb2_grpc as pb_grpc
+from parley.privacy.psi_curve import fresh_scalar, hashed, power
 from parley.services.wire.certificates import load_identity
 from parley.services.wire.refusals import reason_of
 from parley.services.wire.transport import channel_credentials, channel_options
@@ -323,6 +324,65 @@ def test_a_party_refuses_what_breaks_the_protocol(federation, messages, reason):
     with pytest.raises(grpc.RpcError) as refusal:
         conversation(federation, messages)
     assert reason_of(refusal.value) == reason
+
+
+def talk(federation, *messages):
+    """What the bank answers until the stream ends, and why it ended."""
+    answers = []
+    identity = load_identity(federation.identity("coordinator"))
+    options = channel_options("party", "bank")
+    with grpc.secure_channel(federation.addresses["bank"], channel_credentials(identity), options=options) as channel:
+        try:
+            answers.extend(pb_grpc.AlignmentServiceStub(channel).Intersect(iter(messages), timeout=30))
+        except grpc.RpcError as error:
+            return answers, error
+    return answers, None
+
+
+def test_an_alignment_that_goes_on_answers_the_same_and_nothing_else(federation):
+    def opened_again(**held):
+        return pb.IntersectRequest(open=opening(name="cut", table="messy", **held).open)
+
+    def blinded(points):
+        return pb.IntersectRequest(blinded_ids=pb.BlindedIds(points=points))
+
+    [first], _ = talk(federation, opened_again())
+    begin = pb.IntersectRequest(begin=pb.Begin(keys=[first.opened.key]))
+    shuffle = pb.IntersectRequest(shuffle=pb.Shuffle(sealed_shares=[b""]))
+    points = power(hashed([str(n) for n in range(100)], b"c"), fresh_scalar())
+    answers, _ = talk(federation, opened_again(), begin, shuffle, blinded(points[: 32 * 60]))
+    assert answers[0] == first
+    assert len(answers) == 2
+    whole, _ = talk(federation, opened_again(), begin, shuffle, blinded(points[32 * 60 :]))
+    assert whole[0].opened.blinded_held == 60
+    assert (whole[0].opened.key, whole[1]) == (first.opened.key, answers[1])
+    rest, _ = talk(federation, opened_again(evaluated_held=30, slots_held=5), begin, shuffle)
+    assert [part.evaluated_ids.points for part in rest[2:3]] == [whole[2].evaluated_ids.points[32 * 30 :]]
+    assert rest[3].table_slots.slots == whole[3].table_slots.slots[16 * 5 :]
+    other = pb.IntersectRequest(shuffle=pb.Shuffle(sealed_shares=[b"other"]))
+    _, error = talk(federation, opened_again(), begin, other)
+    assert "is not what came before" in error.details()
+    anew, _ = talk(federation, opened_again())
+    assert anew[0].opened.key != first.opened.key, "a coordinator that deviates begins anew, and is counted again"
+
+
+def test_an_alignment_that_goes_on_takes_no_other_points_and_no_other_matches(federation):
+    def start(*more):
+        return talk(federation, opening(name="more", table="messy"), *more)
+
+    points = power(hashed([str(n) for n in range(100)], b"c"), fresh_scalar())
+    send = pb.IntersectRequest(blinded_ids=pb.BlindedIds(points=points))
+    shuffle = pb.IntersectRequest(shuffle=pb.Shuffle(sealed_shares=[b""]))
+    none = pb.IntersectRequest(matches=pb.Matches(total=1, tags=bytes(16)))
+    key = start()[0][0].opened.key
+    begin = pb.IntersectRequest(begin=pb.Begin(keys=[key]))
+    start(begin, shuffle, send)
+    _, error = start(begin, shuffle, send)
+    assert "`matches` was expected" in error.details()
+    begin = pb.IntersectRequest(begin=pb.Begin(keys=[start()[0][0].opened.key]))
+    _, error = start(begin, shuffle, send, none)
+    assert "not in this table" in error.details()
+    assert start()[0][0].opened.key != begin.begin.keys[0]
 
 
 def test_the_command_shows_sizes_and_what_to_do_next(federation, aligned, tmp_path):

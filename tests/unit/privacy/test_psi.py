@@ -1,6 +1,7 @@
 """Private set intersection: everybody learns the intersection, and a dictionary without the keys learns nothing."""
 
 import hashlib
+import os
 import random
 import secrets
 import subprocess
@@ -272,7 +273,11 @@ def test_what_is_kept_belongs_to_the_owner_alone_and_goes_at_the_end(tmp_path):
     assert {file.stat().st_mode & 0o777 for file in kept.directory.iterdir()} == {0o600}
     assert kept.directory.stat().st_mode & 0o777 == 0o700
     assert kept.facts["scalar"] == "00"
+    forget_old(kept.directory.parent)
+    assert kept.facts is not None
     kept.note(kept.facts | {"time": time.time() - KEPT_SECONDS - 1})
+    assert kept.facts is None
+    os.utime(kept.directory, times=(0, 0))
     forget_old(kept.directory.parent)
     assert not kept.directory.exists()
 
