@@ -7,10 +7,10 @@ Intersection from Symmetric-Key Techniques" (CCS 2017), with its oblivious pseud
 | symbol | code | held by | leaves? |
 |---|---|---|---|
 | X_0, X_i | `ids` | leader; holder i | never |
-| r | `Leader.blinding` | leader | never |
-| k_i | `Holder.scalar` | holder i | never |
+| r | `LeaderKeys.blinding` | leader | never |
+| k_i | `HolderKeys.scalar` | holder i | never |
 | H(x)^r | `Leader.blinded` | leader → every holder | yes, in an order that says nothing |
-| H(x)^{r·k_i} | `Holder.evaluated` | holder i → leader | yes, in the common shuffled order π |
+| H(x)^{r·k_i} | `Holder.shuffled` | holder i → leader | yes, in the common shuffled order π |
 | F_i(x) = H(x)^{k_i} | `Leader.unblinded` | leader for x in X_0; holder i for y in X_i | never |
 | s_i(y) | `shares` | holder i | only inside its table, under F_i(y) |
 | T_i | `Holder.table` | holder i → leader | yes: random but for those who have F_i(y) |
@@ -32,6 +32,10 @@ many; anything about ids outside the intersection. A leader that colludes with s
 intersection of the others' sets with theirs is, which it could also get by using the same ids in both roles.
 This rests on decisional Diffie–Hellman in Curve25519 and on hashes as random oracles: for whoever lacks k, H(x)^k is a
 random point, also for an x that they know. Two sums agree by accident with a chance of |X_0| / 2^128.
+
+**An interruption** (`privacy.psi_files`) changes nothing of this. A holder keeps k_i, its share, its table and the powers
+that it has computed, and takes each place of the leader's list once; what it is sent again must be what it was sent
+before (`services.party.alignment`). So what leaves is, byte for byte, part of what one alignment without a break sends.
 
 Whoever does not follow the protocol can ask about ids that they do not have; no protocol of this kind prevents that. A
 party's policy bounds it (`parley.services.party.config.AlignmentPolicy`).
