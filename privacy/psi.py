@@ -33,9 +33,10 @@ intersection of the others' sets with theirs is, which it could also get by usin
 This rests on decisional Diffie–Hellman in Curve25519 and on hashes as random oracles: for whoever lacks k, H(x)^k is a
 random point, also for an x that they know. Two sums agree by accident with a chance of |X_0| / 2^128.
 
-**An interruption** (`privacy.psi_files`) changes nothing of this. A holder keeps k_i, its share, its table and the powers
-that it has computed, and takes each place of the leader's list once; what it is sent again must be what it was sent
-before (`services.party.alignment`). So what leaves is, byte for byte, part of what one alignment without a break sends.
+**An interruption** (`privacy.psi_files`) changes nothing of this. A holder keeps k_i, its share, its table and the
+powers that it has computed, and takes each place of the leader's list once; what it is sent again must be what it was
+sent before (`services.party.alignment`). So what leaves is, byte for byte, part of what one alignment without a break
+sends.
 
 Whoever does not follow the protocol can ask about ids that they do not have; no protocol of this kind prevents that. A
 party's policy bounds it (`parley.services.party.config.AlignmentPolicy`).
