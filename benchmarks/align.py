@@ -3,8 +3,8 @@
 Real processes over mutual TLS on one machine, so all four organisations share its cores. Each holds so many ids,
 nine tenths of them common to all. What dominates is powers of points, ten for each id (see `privacy.psi`), so time is
 linear in ids: the rate is the figure to plan with. The baseline is the same number of bare X25519 operations, spread
-over the same cores. CPU time is what all four organisations used together, which other load on the
-machine hardly moves.
+over the same cores; where the extra `align` is installed both take eight at once, and other work is more than half.
+CPU time is what all four organisations used together, which other load on the machine hardly moves.
 """
 
 import os

@@ -1,7 +1,8 @@
 """Ids as points of Curve25519, and powers of points by X25519.
 
-A point travels as its u-coordinate, 32 bytes little-endian. A power is one X25519 of `cryptography` (RFC 7748): its
-scalars are multiples of 8, so a result lies in the subgroup of prime order ℓ or on the twist, never in a small group.
+A point travels as its u-coordinate, 32 bytes little-endian. A power is one X25519 (RFC 7748), of `cryptography` or
+eight at once (`privacy.psi_lanes`): its scalars are multiples of 8, so a result lies in the subgroup of prime order ℓ
+or on the twist, never in a small group.
 
 Ids are hashed to the curve by Elligator 2 (RFC 9380, section 6.7.1): t = SHA-512(id) mod p, v = −A/(1 + 2t²), and
 u = v if v is on the curve, else −v − A, which then is. A bare hash as u-coordinate would not do: half of them lie on
@@ -21,12 +22,16 @@ from dataclasses import dataclass, field
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
 from gmpy2 import invert, jacobi, mpz
 
-POINT_BYTES = 32
+from parley.privacy.psi_lanes import POINT_BYTES as POINT_BYTES
+from parley.privacy.psi_lanes import lanes
+
 _P = mpz(2**255 - 19)
 _A = mpz(486662)
 _ORDER = 2**252 + 27742317777372353535851937790883648493
 """ℓ: the prime order of the subgroup that X25519 works in."""
 _LABEL = b"parley/psi/id/v1"
+_NO_POINT = bytes(POINT_BYTES)
+_SMALL_ORDER = "a point has small order: it says nothing about an id, but might about a key"
 
 
 class PointRefused(ValueError):
@@ -82,14 +87,20 @@ def power(points: bytes, scalar: bytes) -> bytes:
     """
     if len(points) % POINT_BYTES:
         raise PointRefused(f"{len(points)} bytes are no whole number of points of {POINT_BYTES} bytes")
+    starts = range(0, len(points), POINT_BYTES)
+    exchange = lanes()
+    if exchange is not None:
+        found = exchange(points, scalar)
+        if any(found[start : start + POINT_BYTES] == _NO_POINT for start in starts):
+            raise PointRefused(_SMALL_ORDER)
+        return found
     key = X25519PrivateKey.from_private_bytes(scalar)
     try:
         return b"".join(
-            key.exchange(X25519PublicKey.from_public_bytes(points[start : start + POINT_BYTES]))
-            for start in range(0, len(points), POINT_BYTES)
+            key.exchange(X25519PublicKey.from_public_bytes(points[start : start + POINT_BYTES])) for start in starts
         )
     except ValueError:
-        raise PointRefused("a point has small order: it says nothing about an id, but might about a key") from None
+        raise PointRefused(_SMALL_ORDER) from None
 
 
 def hashed_power(ids: Sequence[str], context: bytes, scalar: bytes) -> bytes:

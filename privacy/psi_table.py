@@ -26,13 +26,14 @@ from parley.privacy.psi_curve import POINT_BYTES
 
 Words = NDArray[np.uint64]
 Indices = NDArray[np.intp]
+Rows = NDArray[np.uint32]
 
 VALUE_BYTES, SALT_BYTES, DENSE_SLOTS = 16, 16, 64
 LARGEST_CORE = 24
 """Keys that the dense slots are asked to solve: 64 random columns have that rank but for one case in 2^40."""
 DENSE, PAD, TAG = 3, slice(4, 6), slice(6, 8)
 """Which of a key's eight words serves what; the first three are its sparse slots."""
-_HASHED_AT_ONCE = 1 << 16
+_AT_ONCE = 1 << 18
 
 
 class TableUnsolvable(ArithmeticError):
@@ -46,15 +47,29 @@ def slots_for(keys: int) -> int:
 
 def words_of(points: bytes, salt: bytes) -> Words:
     """Eight pseudo-random words for each point: slots, dense bits, pad and tag."""
-    words = np.empty((len(points) // POINT_BYTES, 8), dtype="<u8")
-    for first in range(0, len(words), _HASHED_AT_ONCE):  # digests as objects take twice the room of the words
-        part = words[first : first + _HASHED_AT_ONCE]
-        digests = b"".join(
-            hashlib.blake2b(points[start : start + POINT_BYTES], key=salt, person=b"parley/psi/tab").digest()
-            for start in range(POINT_BYTES * first, POINT_BYTES * (first + len(part)), POINT_BYTES)
-        )
-        part[:] = np.frombuffer(digests, dtype="<u8").reshape(-1, 8)
-    return words
+    digests = (
+        hashlib.blake2b(points[start : start + POINT_BYTES], key=salt, person=b"parley/psi/tab").digest()
+        for start in range(0, len(points), POINT_BYTES)
+    )
+    return np.frombuffer(b"".join(digests), dtype="<u8").reshape(-1, 8)
+
+
+class Keys:
+    """The keys that a table is made for, put in some at a time: 36 bytes for each."""
+
+    def __init__(self, count: int) -> None:
+        self.slots = np.empty((count, 3), dtype=np.uint32)
+        self.dense = np.empty(count, dtype=np.uint64)
+        self.values = np.empty((count, 2), dtype=np.uint64)
+        """What the table shall hold for each."""
+
+    def __len__(self) -> int:
+        return len(self.dense)
+
+    def put(self, first: int, words: Words, values: Words) -> None:
+        """Some keys, and what the table shall hold for them."""
+        some = slice(first, first + len(words))
+        self.slots[some], self.dense[some], self.values[some] = _slots(words, len(self)), words[:, DENSE], values
 
 
 def fresh_salt() -> bytes:
@@ -62,20 +77,22 @@ def fresh_salt() -> bytes:
     return secrets.token_bytes(SALT_BYTES)
 
 
-def build(words: Words, values: Words) -> Words:
-    """The table in which each key of `words` has its row of `values`; slots that nobody needs are random.
+def build(keys: Keys) -> Words:
+    """The table in which each key has its value; slots that nobody needs are random. The values are used up.
 
     Raises:
         TableUnsolvable: with a chance of about 2^-40.
     """
-    table = _random(slots_for(len(words)))
-    slots = _slots(words, len(words))
+    table, slots, wanted = _random(slots_for(len(keys))), keys.slots, keys.values
     peeled, core = _peel(slots, len(table))
-    _solve_core(table, words[core, DENSE], values[core] ^ np.bitwise_xor.reduce(table[slots[core]], axis=1))
-    wanted = values ^ _dense_part(words[:, DENSE], table)
-    for keys, freed in reversed(peeled):
+    _solve_core(table, keys.dense[core], wanted[core] ^ np.bitwise_xor.reduce(table[slots[core]], axis=1))
+    for some in _pieces(len(keys)):
+        wanted[some] ^= _dense_part(keys.dense[some], table)
+    for rows, freed in reversed(peeled):
         table[freed] = 0
-        table[freed] = wanted[keys] ^ np.bitwise_xor.reduce(table[slots[keys]], axis=1)
+        for some in _pieces(len(rows)):
+            chosen = rows[some]
+            table[freed[some]] = wanted[chosen] ^ np.bitwise_xor.reduce(table[slots[chosen]], axis=1)
     return table
 
 
@@ -87,6 +104,10 @@ def look_up(words: Words, table: Words, keys: int) -> Words:
 
 def _segment(keys: int) -> int:
     return 9 * keys // 20 + 16
+
+
+def _pieces(count: int) -> Iterator[slice]:
+    return (slice(first, first + _AT_ONCE) for first in range(0, count, _AT_ONCE))
 
 
 def _slots(words: Words, keys: int) -> Indices:
@@ -101,19 +122,25 @@ def _dense_part(bits: Words, table: Words) -> Words:
     return total
 
 
-def _peel(slots: Indices, size: int) -> tuple[list[tuple[Indices, Indices]], Indices]:
+def _peel(slots: NDArray[np.uint32], size: int) -> tuple[list[tuple[Rows, Rows]], Indices]:
     """Rounds of (keys, a slot of each that no key of a later round uses), and the keys that are left."""
-    uses = np.bincount(slots.ravel(), minlength=size)
-    users = np.zeros(size, dtype=np.intp)  # exclusive or over the keys that use a slot: its user where there is one
-    np.bitwise_xor.at(users, slots.ravel(), np.repeat(np.arange(len(slots)), 3))
+    uses = np.zeros(size, dtype=np.uint32)
+    users = np.zeros(size, dtype=np.uint32)  # sum over the keys that use a slot, mod 2^32: its user where there is one
+    for some in _pieces(len(slots)):
+        used = slots[some].ravel()
+        np.add.at(uses, used, np.uint32(1))
+        np.add.at(users, used, np.repeat(np.arange(some.start, some.start + len(used) // 3, dtype=np.uint32), 3))
     left, rounds = np.ones(len(slots), dtype=bool), []
-    while (single := np.flatnonzero(uses == 1)).size:
+    single = np.flatnonzero(uses == 1).astype(np.uint32)
+    while single.size:
         keys, first = np.unique(users[single], return_index=True)
         rounds.append((keys, single[first]))
         left[keys] = False
-        touched = slots[keys].ravel()
-        np.subtract.at(uses, touched, 1)
-        np.bitwise_xor.at(users, touched, np.repeat(keys, 3))
+        for some in _pieces(len(keys)):
+            touched = slots[keys[some]].ravel()
+            np.subtract.at(uses, touched, np.uint32(1))
+            np.subtract.at(users, touched, np.repeat(keys[some], 3))
+        single = np.flatnonzero(uses == 1).astype(np.uint32)
     return rounds, np.flatnonzero(left)
 
 
@@ -146,4 +173,7 @@ def _number(value: Words) -> int:
 
 
 def _random(size: int) -> Words:
-    return np.frombuffer(secrets.token_bytes(size * VALUE_BYTES), dtype="<u8").reshape(size, 2).copy()
+    table = np.empty((size, 2), dtype="<u8")
+    for some in _pieces(size):
+        table[some] = np.frombuffer(secrets.token_bytes(table[some].nbytes), dtype="<u8").reshape(-1, 2)
+    return table

@@ -24,7 +24,8 @@ FILES = "state"
 ATTEMPTS = 20
 _LEFT_OUT = ("service.lock", "web.address")
 _LEFT_OUT_ENDS = (".lock", ".partial", "-wal", "-shm", "-journal")
-_LEFT_OUT_FOLDERS = ("sockets", "rows")
+_LEFT_OUT_FOLDERS = ("sockets", "rows", "unfinished")
+"""Rows can be read anew; an alignment that has not ended must not go on from an earlier state of it."""
 
 
 class BackupRefused(ValueError):

@@ -1,11 +1,14 @@
 """Alignments that an organisation has stored: which of its rows all parties of a run have, by name."""
 
+import dataclasses
 import json
 import os
 import time
-from dataclasses import asdict, dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
+from parley.tables.id_lists import PIECE
 from parley.tables.identities import Duplicates, RowChoice
 
 DIRECTORY = "alignments"
@@ -35,7 +38,7 @@ class Alignment:
     duplicates: Duplicates
     digest: str
     """SHA-256 over the ids, the same at every organisation."""
-    ids: tuple[str, ...] = field(repr=False)
+    ids: Sequence[str] = field(repr=False)
     """Canonical, sorted as text; tables put their rows in order themselves."""
     created: float = field(default_factory=time.time)
     """Unix seconds."""
@@ -43,7 +46,7 @@ class Alignment:
     @property
     def choice(self) -> RowChoice:
         """The rows to load."""
-        return RowChoice(self.ids, self.duplicates)
+        return RowChoice(tuple(self.ids), self.duplicates)
 
 
 @dataclass(frozen=True)
@@ -57,6 +60,11 @@ class AlignmentStore:
         """Where the files are."""
         return self.state / DIRECTORY
 
+    @property
+    def unfinished(self) -> Path:
+        """Where alignments are kept that have not ended."""
+        return self.directory / "unfinished"
+
     def has(self, name: str) -> bool:
         """Whether there is an alignment of that name."""
         return self._path(name).exists()
@@ -67,7 +75,14 @@ class AlignmentStore:
         path = self._path(alignment.name)
         scratch = path.with_suffix(".partial")
         with os.fdopen(os.open(scratch, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="utf-8") as file:
-            json.dump(asdict(alignment), file, ensure_ascii=False)
+            # The ids last and a few at a time: all of them as texts would take a hundred bytes each.
+            fields = {each.name: getattr(alignment, each.name) for each in dataclasses.fields(alignment)}
+            ids = fields.pop("ids")
+            file.write(json.dumps(fields, ensure_ascii=False)[: -len("}")] + ', "ids": [')
+            for first in range(0, len(ids), PIECE):
+                piece = json.dumps(list(ids[first : first + PIECE]), ensure_ascii=False)
+                file.write((", " if first else "") + piece[1:-1])
+            file.write("]}")
             file.flush()
             os.fsync(file.fileno())
         scratch.replace(path)

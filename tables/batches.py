@@ -10,8 +10,9 @@ import pyarrow as pa
 import pyarrow.csv
 import pyarrow.dataset as ds
 
+from parley.tables.databases import SqlSource
 from parley.tables.errors import ColumnMissing, TableEmpty, TableError, TableUnreadable
-from parley.tables.files import ArrowFile, diagnose_csv, refuse_duplicates
+from parley.tables.files import ArrowFile, diagnose_csv, refuse_duplicates, table_format
 from parley.tables.places import Files, Place, find_files, is_store, unreachable
 from parley.tables.spelling import PLAIN, Spelling
 
@@ -76,6 +77,15 @@ class Batches:
         return TableUnreadable(place, f"a file cannot be read ({cause})", "Copy or export it again")
 
 
+def place_of(source: Path | SqlSource | Place, given: str | None) -> Place | None:
+    """The place of a table that can be read in batches; None if it cannot."""
+    if isinstance(source, Place):
+        return source
+    if isinstance(source, SqlSource) or table_format(source, given) not in ("csv", "parquet"):
+        return None
+    return None if source.suffix.lower() == ".xz" else Place(str(source))
+
+
 def open_batches(place: Place, given: str | None, delimiter: str, spelling: Spelling = PLAIN) -> Batches:
     """Find the files of a table and the names of its columns."""
     files = find_files(place, given)
@@ -86,6 +96,8 @@ def open_batches(place: Place, given: str | None, delimiter: str, spelling: Spel
             skipped, names = 0, files.dataset(ds.ParquetFileFormat()).schema.names
     except (OSError, pa.ArrowException) as failure:
         raise unreachable(place, failure) from failure
+    except UnicodeDecodeError as damage:
+        raise TableUnreadable(place, f"the header is not UTF-8 ({damage})", "Make the files UTF-8") from damage
     refuse_duplicates(place, names)
     return Batches(files, list(names), delimiter, skipped, spelling)
 

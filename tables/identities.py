@@ -8,7 +8,7 @@ than that: `0017` and `17`, or `a` and `A`, stay apart.
 import re
 import unicodedata
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from parley.tables.errors import TableError
 from parley.tables.files import TableFile, Texts
+from parley.tables.id_lists import IdList
 
 Duplicates = Literal["refuse", "first", "drop"]
 """What becomes of rows whose id another row has too: refuse the table, keep the first of them, or drop them all."""
@@ -47,6 +48,20 @@ class Identities:
     """Canonical, in the order of the file."""
     rows: NDArray[np.intp]
     """Where each one stands in the file."""
+    total: int
+    """Rows of the file."""
+    missing: int
+    """Rows without an id."""
+    duplicates: int
+    """Rows that have the id of another row as well: all of them, also one that is kept."""
+
+
+@dataclass(frozen=True)
+class DistinctIds:
+    """The ids of a table that take part in an alignment."""
+
+    ids: IdList
+    """Canonical, in the order of the file."""
     total: int
     """Rows of the file."""
     missing: int
@@ -115,25 +130,41 @@ class ChosenRows:
         return self._file.place(int(self._chosen[row]))
 
 
-def identified(texts: Iterable[str | None], duplicates: Duplicates, *, holder: str, table: str) -> Identities:
-    """The rows that can be aligned.
+def identified(
+    pieces: Iterable[Sequence[str | None]], duplicates: Duplicates, *, holder: str, table: str
+) -> DistinctIds:
+    """The ids that can be aligned, of a table whose ids come some rows at a time.
 
     Raises:
         IdsRepeated: if rows share an id and `duplicates` is "refuse".
         IdsMissing: if nothing is left.
     """
-    found = identities(texts, duplicates)
-    if duplicates == "refuse" and found.duplicates:
+    total = missing = repeated = 0
+
+    def spelled() -> Iterator[list[str]]:
+        nonlocal total, missing
+        for piece in pieces:
+            ids = [identity for identity in canonical_all(piece) if identity]
+            total, missing = total + len(piece), missing + len(piece) - len(ids)
+            yield ids
+
+    def kept(counts: NDArray[np.int64]) -> NDArray[np.bool_]:
+        nonlocal repeated
+        repeated = int(counts[counts > 1].sum())
+        return np.asarray((counts == 1) | (duplicates != "drop"))
+
+    ids = IdList.distinct(spelled(), kept)
+    if duplicates == "refuse" and repeated:
         raise IdsRepeated(
-            f"{found.duplicates} of {found.total} rows in {holder}'s table {table} have an id that another row has "
+            f"{repeated} of {total} rows in {holder}'s table {table} have an id that another row has "
             "too: clean the table, or align with --duplicates first (keep the first of them) or drop (keep none)"
         )
-    if not found.ids:
+    if not ids:
         raise IdsMissing(
-            f"none of the {found.total} rows in {holder}'s table {table} has an id of its own: "
+            f"none of the {total} rows in {holder}'s table {table} has an id of its own: "
             "check which column is named as `id`"
         )
-    return found
+    return DistinctIds(ids, total, missing, repeated)
 
 
 def canonical(text: str | None) -> str:

@@ -11,7 +11,7 @@ import re
 import unicodedata
 import warnings
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -22,7 +22,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 from scipy.sparse import issparse
 
-from parley.tables.batches import open_place
+from parley.tables.batches import open_batches, open_place, place_of
 from parley.tables.databases import SqlSource, open_sql
 from parley.tables.errors import ColumnMissing, TableEmpty, TableError
 from parley.tables.files import (
@@ -39,11 +39,12 @@ from parley.tables.files import (
     open_svmlight,
     table_format,
 )
+from parley.tables.id_lists import sorted_id_digest
 from parley.tables.identities import ChosenRows, RowChoice
 from parley.tables.places import Place
 from parley.tables.rows import LocalRows, pieces
 from parley.tables.spelling import PLAIN, Spelling
-from parley.tables.texts import from_arrow, in_order, with_lengths
+from parley.tables.texts import from_arrow, in_order
 
 ROW_NUMBER = "#row"
 """As `id_column`: identify rows by their position in the file, from 0."""
@@ -255,13 +256,27 @@ def load_ids(
     column: str | None = None,
     delimiter: str = ",",
     unlabelled: Literal["keep", "drop"] = "keep",
-) -> Texts:
-    """The ids of all rows as the file spells them, None where there is none; `column` holds labels, if any."""
-    file, id_column = open_source(_labels_request(path, format, id_column, column, delimiter))
-    if unlabelled == "drop" and column is not None:
-        _refuse_absent(file, () if hasattr(file, "labels") else [column])
-        file = _labelled(file, id_column, column)
-    return _id_texts(file, id_column)
+) -> Iterator[Texts]:
+    """The ids of all rows as the file spells them, None where there is none, some rows at a time.
+
+    `column` holds labels, if any; rows without one can be dropped.
+    """
+    request = _labels_request(path, format, id_column, column, delimiter)
+    place, identity = place_of(request.source, format), id_column or "id"
+    if place is None or identity == ROW_NUMBER:
+        file, identity = open_source(request)
+        if unlabelled == "drop" and column is not None:
+            _refuse_absent(file, () if hasattr(file, "labels") else [column])
+            file = _labelled(file, identity, column)
+        yield _id_texts(file, identity)
+        return
+    batches = open_batches(place, format, delimiter)
+    refuse_absent_id(place, identity, batches.names)
+    named = {identity} if unlabelled == "keep" or column is None else {identity, column}
+    for batch in batches.read(named, ()):
+        file = ArrowFile(place, batches.names, batch.num_rows, pa.Table.from_batches([batch]), None)
+        _refuse_absent(file, named)
+        yield (_labelled(file, identity, column) if len(named) > 1 and column is not None else file).texts(identity)
 
 
 def _labelled(file: TableFile, id_column: str, column: str) -> TableFile:
@@ -290,14 +305,6 @@ def id_digest(ids: NDArray[np.str_] | Iterable[str]) -> str:
     """
     ordered = in_order(ids) if isinstance(ids, np.ndarray) else sorted(ids)
     return sorted_id_digest(len(ordered), (ordered[rows] for rows in pieces(len(ordered))))
-
-
-def sorted_id_digest(count: int, sorted_ids: Iterable[NDArray[np.str_] | Sequence[str]]) -> str:
-    """The same of identities that come sorted as text, some at a time."""
-    digest = hashlib.sha256(b"parley.ids.v1" + count.to_bytes(8, "big"))
-    for some in sorted_ids:
-        digest.update(with_lengths(some))
-    return digest.hexdigest()
 
 
 def standardised(table: Table, scaling: Scaling | None = None) -> Table:

@@ -21,10 +21,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from parley.tables.batches import Batches, open_batches
-from parley.tables.databases import SqlSource
+from parley.tables.batches import Batches, open_batches, place_of
 from parley.tables.errors import TableEmpty, TableError, TableUnreadable
-from parley.tables.files import ArrowFile, table_format
+from parley.tables.files import ArrowFile
+from parley.tables.id_lists import sorted_id_digest
 from parley.tables.identities import AlignmentStale, canonical
 from parley.tables.loading import (
     INTEGER,
@@ -39,7 +39,6 @@ from parley.tables.loading import (
     load_table,
     normal,
     refuse_absent_id,
-    sorted_id_digest,
     standardised,
 )
 from parley.tables.places import Place
@@ -117,7 +116,7 @@ class RowFiles:
 
 def load_mapped(request: TableRequest, workspace: Workspace) -> Table:
     """Load features, sorted by identity, without holding them; formats other than CSV and Parquet are held."""
-    place = _place(request)
+    place = place_of(request.source, request.format)
     if place is None:
         return load_table(request)
     batches = open_batches(place, request.format, request.delimiter, request.spelling)
@@ -134,16 +133,6 @@ def load_mapped(request: TableRequest, workspace: Workspace) -> Table:
         _Build(request, batches, identity, numeric, categorical, workspace).into(directory)
     table = _opened(directory, request, numeric, categorical, workspace)
     return standardised(table, request.scaling) if request.standardise else table
-
-
-def _place(request: TableRequest) -> Place | None:
-    """The place of a table that can be read in batches."""
-    source = request.source
-    if isinstance(source, Place):
-        return source
-    if isinstance(source, SqlSource) or table_format(source, request.format) not in ("csv", "parquet"):
-        return None
-    return None if source.suffix.lower() == ".xz" else Place(str(source))
 
 
 def _key(request: TableRequest, batches: Batches, numeric: Sequence[str], categorical: Sequence[str]) -> str:

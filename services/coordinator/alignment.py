@@ -1,9 +1,10 @@
 """Entity alignment, driven: one stream to every party, in step, and the result stored here as well."""
 
 import asyncio
+import hashlib
 import re
 import secrets
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,8 +16,9 @@ from parley.contracts.alignment.v1 import alignment_service_pb2_grpc as pb_grpc
 from parley.coordinator.alignment import Alignment as Intersection
 from parley.coordinator.alignment import AnswerUnusable
 from parley.coordinator.labels import LabelsMissing
-from parley.privacy.psi import PsiError
-from parley.privacy.psi_curve import PointRefused
+from parley.privacy.psi import LeaderKeys, PsiError, evaluated_of, slots_of
+from parley.privacy.psi_curve import Blinding, PointRefused
+from parley.privacy.psi_files import Unfinished, forget_old
 from parley.privacy.psi_workers import Workers
 from parley.privacy.release import AlignmentGate
 from parley.protocols.refusals import Catalogue, Refusal
@@ -27,16 +29,17 @@ from parley.services.coordinator.negotiation import negotiate
 from parley.services.wire.alignment_codec import BATCH_IDS, MOST_IDS, encode_blinded, encode_duplicates, encode_matches
 from parley.spec.run import RunSpec
 from parley.tables.alignments import Alignment, AlignmentDamaged, AlignmentStore, AlignmentTaken, AlignmentUnknown
+from parley.tables.id_lists import IdList
 from parley.tables.identities import (
     AlignmentStale,
+    DistinctIds,
     Duplicates,
-    Identities,
     IdsMissing,
     IdsRepeated,
     RowChoice,
     identified,
 )
-from parley.tables.loading import id_digest, load_ids
+from parley.tables.loading import load_ids
 
 ANSWER_SECONDS = 1800.0
 """Longest wait for a party's next message; keepalive finds one that is gone sooner."""
@@ -103,17 +106,47 @@ class AlignmentRunner:
         self._turns: dict[str, asyncio.Lock] = {}
 
     async def align(self, order: Order, report: Callable[[Progress], None]) -> Result:
-        """Run one alignment; `report` is called with how far it is."""
+        """Run one alignment, or go on with one of the same order; `report` is called with how far it is."""
         self._check(order)
         async with self._turns.setdefault(order.name, asyncio.Lock()):
             if self._alignments.has(order.name):
                 raise AlignmentTaken(f"there is an alignment {order.name!r} already: choose another name")
             report(Progress("reading", 0, 0))
             own = await asyncio.to_thread(self._identities, order)
+            forget_old(self._alignments.unfinished)
+            kept = Unfinished(self._alignments.unfinished / hashlib.sha256(order.name.encode()).hexdigest()[:32])
+            try:
+                return await self._go_on(order, own, kept, report)
+            except PartyLost:
+                raise
+            except PartyRefused as refusal:
+                if refusal.reason != "TOO_MANY_ALIGNMENTS":  # later it may be served
+                    kept.end()
+                raise
+            except Exception:
+                kept.end()
+                raise
+
+    async def _go_on(
+        self, order: Order, own: DistinctIds, kept: Unfinished, report: Callable[[Progress], None]
+    ) -> Result:
+        beginning = await asyncio.to_thread(_beginning, order, own)
+        while True:
+            facts = kept.facts
+            if facts is None or {name: facts[name] for name in beginning} != beginning:
+                facts = beginning | _drawn()
+                kept.begin(facts)
             streams = [_PartyStream(party, self._fleet.bulk_channel(party)) for party, _ in order.parties]
             try:
+                opened = await self._open(order, facts, len(own.ids), streams, kept)
+                if facts["opened"] not in (None, (known := [_known(answer) for answer in opened])):
+                    kept.end()  # a party began anew, and so does everyone: with other keys
+                    continue
+                kept.note(facts | {"opened": known})
                 with Workers() as workers:
-                    return await self._intersect(order, own, streams, workers, report)
+                    result = await self._intersect(order, own, opened, streams, workers, report, kept)
+                kept.end()
+                return result
             finally:
                 for stream in streams:
                     await stream.close()
@@ -121,42 +154,57 @@ class AlignmentRunner:
     async def _intersect(
         self,
         order: Order,
-        own: Identities,
+        own: DistinctIds,
+        opened: Sequence[pb.Opened],
         streams: Sequence["_PartyStream"],
         workers: Workers,
         report: Callable[[Progress], None],
+        kept: Unfinished,
     ) -> Result:
-        alignment_id, gate = secrets.token_hex(12), AlignmentGate()
-        opened = await self._open(order, alignment_id, len(own.ids), streams)
-        work = Intersection(
-            own.ids, alignment_id, {stream.party: answer.ids for stream, answer in zip(streams, opened, strict=True)}
+        facts, gate, count = kept.facts or {}, AlignmentGate(), len(own.ids)
+        sizes = {stream.party: answer.ids for stream, answer in zip(streams, opened, strict=True)}
+        keys = LeaderKeys(
+            Blinding(bytes.fromhex(facts["scalar"]), bytes.fromhex(facts["inverse"])), bytes.fromhex(facts["order_key"])
         )
+        work = await asyncio.to_thread(Intersection, own.ids, facts["alignment_id"], sizes, keys, kept)
         await self._shuffle(streams, [answer.key for answer in opened])
-        for first in range(0, len(own.ids), BATCH_IDS):
-            last = min(first + BATCH_IDS, len(own.ids))
+        held = [answer.blinded_held for answer in opened]
+        for first in range(min(held), count, BATCH_IDS):
+            last = min(first + BATCH_IDS, count)
             points = await asyncio.to_thread(work.blinded, workers, first, last)
-            message = encode_blinded(gate.release(points))
-            await _all(stream.send([message]) for stream in streams)
-            report(Progress("blinding", last, len(own.ids)))
+            await _all(
+                stream.send([encode_blinded(gate.release(points.after(max(0, has - first))))])
+                for stream, has in zip(streams, held, strict=True)
+                if has < last
+            )
+            report(Progress("blinding", last, count))
         await self._compare(work, streams, workers, report)
-        matches = await asyncio.to_thread(work.matches)
         report(Progress("matching", 0, 0))
-        await _all(stream.send(encode_matches(gate.release(matches[stream.party]))) for stream in streams)
+        total = await asyncio.to_thread(work.match)
+        await _all(
+            stream.send(encode_matches(gate.release(part), total) for part in work.matches(stream.party))
+            for stream in streams
+        )
         accepted = await _all(stream.expect("accepted") for stream in streams)
         shares = {stream.party: answer.shuffle_share for stream, answer in zip(streams, accepted, strict=True)}
         common = await asyncio.to_thread(work.common, shares)
         return await self._store(order, own, opened, common, streams)
 
     async def _open(
-        self, order: Order, alignment_id: str, ids: int, streams: Sequence["_PartyStream"]
+        self,
+        order: Order,
+        facts: Mapping[str, Any],
+        ids: int,
+        streams: Sequence["_PartyStream"],
+        kept: Unfinished,
     ) -> Sequence[pb.Opened]:
         tables = dict(order.parties)
 
         agreed = await negotiate(self._fleet, list(tables))
 
-        async def open_(stream: _PartyStream) -> pb.Opened:
+        async def open_(holder: int, stream: _PartyStream) -> pb.Opened:
             request = pb.Open(
-                alignment_id=alignment_id,
+                alignment_id=facts["alignment_id"],
                 name=order.name,
                 table=tables[stream.party],
                 parties=list(tables),
@@ -164,14 +212,18 @@ class AlignmentRunner:
                 duplicates=encode_duplicates(order.duplicates),
                 version=agreed.versions[stream.party],
                 protocol=agreed.protocol,
+                evaluated_held=len(evaluated_of(kept, holder)),
+                slots_held=len(slots_of(kept, holder)),
             )
             await stream.send([pb.IntersectRequest(open=request)])
             opened: pb.Opened = await stream.expect("opened")
             if not 0 < opened.ids <= MOST_IDS:
                 raise PartyRefused(stream.party, "MESSAGE_INVALID", f"{opened.ids} ids cannot be aligned")
+            if opened.blinded_held > ids:
+                raise PartyRefused(stream.party, "MESSAGE_INVALID", "it has more ids than were sent")
             return opened
 
-        return await _all(open_(stream) for stream in streams)
+        return await _all(open_(holder, stream) for holder, stream in enumerate(streams))
 
     async def _shuffle(self, streams: Sequence["_PartyStream"], keys: Sequence[Any]) -> None:
         begin = pb.IntersectRequest(begin=pb.Begin(keys=keys))
@@ -192,16 +244,16 @@ class AlignmentRunner:
         workers: Workers,
         report: Callable[[Progress], None],
     ) -> None:
-        total, done = len(work.leader) * len(streams), 0
+        total = len(work.leader) * len(streams)
 
         async def take(stream: _PartyStream) -> None:
-            nonlocal done
             answer = work.answers[stream.party]
             try:
                 while answer.wants_points:
                     points = (await stream.expect("evaluated_ids")).points
-                    taken = await asyncio.to_thread(answer.take_points, work.leader, points, workers)
-                    done += taken  # read anew: batches of other parties were counted during the await
+                    # Written here and not in the thread, which goes on when this alignment is interrupted.
+                    answer.evaluated.append(await asyncio.to_thread(answer.unblinded, points, workers))
+                    done = sum(len(each.evaluated) for each in work.answers.values())
                     report(Progress("comparing", done, total))
                 while answer.wants_slots:
                     part = await stream.expect("table_slots")
@@ -214,21 +266,15 @@ class AlignmentRunner:
     async def _store(
         self,
         order: Order,
-        own: Identities,
+        own: DistinctIds,
         opened: Sequence[pb.Opened],
-        common: list[str],
+        common: IdList,
         streams: Sequence["_PartyStream"],
     ) -> Result:
         parties = tuple(party for party, _ in order.parties)
-        alignment = Alignment(
-            order.name,
-            order.labels,
-            self._coordinator,
-            parties,
-            order.duplicates,
-            id_digest(common),
-            tuple(sorted(common)),
-        )
+        ids = await asyncio.to_thread(common.sorted)
+        digest = await asyncio.to_thread(ids.digest)
+        alignment = Alignment(order.name, order.labels, self._coordinator, parties, order.duplicates, digest, ids)
         commit = pb.IntersectRequest(commit=pb.Commit(id_digest=bytes.fromhex(alignment.digest)))
         await _all(stream.send([commit]) for stream in streams)
         await _all(stream.expect("committed") for stream in streams)
@@ -257,7 +303,7 @@ class AlignmentRunner:
                 "--labels, or add the table to the coordinator's configuration"
             )
 
-    def _identities(self, order: Order) -> Identities:
+    def _identities(self, order: Order) -> DistinctIds:
         config = self._labels[order.labels]
         texts = load_ids(
             config.source,
@@ -271,6 +317,32 @@ class AlignmentRunner:
         if len(found.ids) > MOST_IDS:
             raise MessageInvalid(f"{order.labels} has {len(found.ids)} ids; at most {MOST_IDS} are aligned")
         return found
+
+
+def _beginning(order: Order, own: DistinctIds) -> dict[str, Any]:
+    """What must be the same for an alignment to go on."""
+    asked = {"parties": [list(each) for each in order.parties], "labels": order.labels, "duplicates": order.duplicates}
+    return {"asked": asked, "ids": own.ids.digest()}
+
+
+def _drawn() -> dict[str, Any]:
+    """What an alignment draws when it begins."""
+    keys = LeaderKeys.fresh()
+    return {
+        "alignment_id": secrets.token_hex(12),
+        "scalar": keys.blinding.scalar.hex(),
+        "inverse": keys.blinding.inverse.hex(),
+        "order_key": keys.order.hex(),
+        "opened": None,
+    }
+
+
+def _known(opened: pb.Opened) -> str:
+    """What a party says again if it goes on; one that began anew has another key."""
+    same = pb.Opened()
+    same.CopyFrom(opened)
+    same.ClearField("blinded_held")
+    return same.SerializeToString(deterministic=True).hex()
 
 
 class _PartyStream:

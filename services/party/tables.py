@@ -2,7 +2,7 @@
 
 import logging
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -64,8 +64,8 @@ class TableStore:
         store._only = self._only | {name: choice}
         return store
 
-    def ids(self, name: str) -> Sequence[str | None]:
-        """The ids of a table as it spells them."""
+    def ids(self, name: str) -> Iterator[Sequence[str | None]]:
+        """The ids of a table as it spells them, some rows at a time."""
         config = self._config(name)
         return load_ids(config.source, config.format, config.id, column=config.label, delimiter=config.delimiter)
 

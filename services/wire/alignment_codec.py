@@ -1,19 +1,15 @@
 """Messages of an alignment. What was derived from ids is encoded from a release only, in batches of bounded size."""
 
-from collections.abc import Iterator
-
 from parley.contracts.alignment.v1 import alignment_service_pb2 as pb
-from parley.privacy.psi import HiddenTable, Points, SealedShares, ShuffleShare, Tags
-from parley.privacy.psi_curve import POINT_BYTES
+from parley.privacy.psi import PART, HiddenTable, Points, SealedShares, ShuffleShare, Tags
 from parley.privacy.release import Release
 from parley.protocols.tensor.codec import MessageInvalid
 from parley.tables.identities import Duplicates
 
-BATCH_IDS = 1 << 14
+BATCH_IDS = PART
 """Ids of one message: half a megabyte of points."""
 MOST_IDS = 1 << 24
 """Most ids of one organisation."""
-_BATCH_BYTES = BATCH_IDS * POINT_BYTES
 _DUPLICATES: dict[int, Duplicates] = {
     pb.DUPLICATES_REFUSE: "refuse",
     pb.DUPLICATES_FIRST: "first",
@@ -40,22 +36,19 @@ def encode_blinded(release: Release[Points]) -> pb.IntersectRequest:
     return pb.IntersectRequest(blinded_ids=pb.BlindedIds(points=release.content.data))
 
 
-def encode_evaluated(release: Release[Points]) -> Iterator[pb.IntersectResponse]:
-    """All of the coordinator's ids, evaluated and shuffled."""
-    for part in _parts(release.content.data):
-        yield pb.IntersectResponse(evaluated_ids=pb.EvaluatedIds(points=part))
+def encode_evaluated(release: Release[Points]) -> pb.IntersectResponse:
+    """Some of the coordinator's ids, evaluated and shuffled."""
+    return pb.IntersectResponse(evaluated_ids=pb.EvaluatedIds(points=release.content.data))
 
 
-def encode_table(release: Release[HiddenTable]) -> Iterator[pb.IntersectResponse]:
-    """A party's table."""
-    for part in _parts(release.content.slots):
-        yield pb.IntersectResponse(table_slots=pb.TableSlots(salt=release.content.salt, slots=part))
+def encode_table(release: Release[HiddenTable]) -> pb.IntersectResponse:
+    """A part of a party's table."""
+    return pb.IntersectResponse(table_slots=pb.TableSlots(salt=release.content.salt, slots=release.content.slots))
 
 
-def encode_matches(release: Release[Tags]) -> Iterator[pb.IntersectRequest]:
-    """The intersection for one party; at least one message, also where it is empty."""
-    for part in _parts(release.content.data) or [b""]:
-        yield pb.IntersectRequest(matches=pb.Matches(total=len(release.content), tags=part))
+def encode_matches(release: Release[Tags], total: int) -> pb.IntersectRequest:
+    """A part of the intersection for one party; at least one message, also where it is empty."""
+    return pb.IntersectRequest(matches=pb.Matches(total=total, tags=release.content.data))
 
 
 def encode_sealed(release: Release[SealedShares]) -> pb.IntersectResponse:
@@ -66,7 +59,3 @@ def encode_sealed(release: Release[SealedShares]) -> pb.IntersectResponse:
 def encode_share(release: Release[ShuffleShare]) -> pb.IntersectResponse:
     """A party's share of the shuffle for the coordinator."""
     return pb.IntersectResponse(accepted=pb.Accepted(shuffle_share=release.content.data))
-
-
-def _parts(data: bytes) -> list[bytes]:
-    return [data[start : start + _BATCH_BYTES] for start in range(0, len(data), _BATCH_BYTES)]

@@ -16,6 +16,7 @@ from parley.cli import app
 from parley.client import RequestRefused
 from parley.contracts.alignment.v1 import alignment_service_pb2 as pb
 from parley.contracts.alignment.v1 import alignment_service_pb2_grpc as pb_grpc
+from parley.privacy.psi_curve import fresh_scalar, hashed, power
 from parley.services.wire.certificates import load_identity
 from parley.services.wire.refusals import reason_of
 from parley.services.wire.transport import channel_credentials, channel_options
@@ -58,6 +59,10 @@ def data(tmp_path_factory):
             writer.writerows([f"Zoë {n}", n, n % 2] for n in range(60))
             if holder == "shop":
                 writer.writerows([["", 1, 0], [" ", 2, 1], ["Zoe\u0308 7", 3, 1], ["Zoë 9", 4, 0]])
+        many = [f"person {n}" for n in range(16000)] + [f"{n} of {holder}" for n in range(1000)]
+        pq.write_table(
+            pa.table({"id": many, "a": range(17000), "label": [0, 1] * 8500}), directory / f"many-{holder}.parquet"
+        )
     (directory / "latin.csv").write_bytes("id,a,label\nZoë,1,0\n".encode("latin-1"))
     (directory / "few.csv").write_text("id,a,label\n" + "".join(f"{n},{n},{n % 2}\n" for n in range(10)))
     return directory
@@ -69,6 +74,7 @@ def tables_of(data, holder):
     found["messy"] = {"path": str(data / f"messy-{holder}.csv"), **messy}
     found["latin"] = {"path": str(data / ("latin.csv" if holder == "bank" else f"messy-{holder}.csv")), **messy}
     found["few"] = {"path": str(data / ("few.csv" if holder == "bank" else f"apart/{holder}.parquet"))}
+    found["many"] = {"path": str(data / f"many-{holder}.parquet"), **messy}
     found["closed"] = found["apart"]
     return found
 
@@ -79,7 +85,7 @@ def federation(data, tmp_path_factory):
         tmp_path_factory.mktemp("federation"),
         {party: tables_of(data, party) for party in PARTIES},
         tables_of(data, "labels"),
-        policy={"tables": ["apart", "picked", "messy", "latin", "few"], "alignment": {"per_day": 6}},
+        policy={"tables": ["apart", "picked", "messy", "latin", "few", "many"], "alignment": {"per_day": 6}},
     )
     with local:
         yield local
@@ -237,6 +243,35 @@ def test_unknown_parties_and_labels_are_named(client):
     assert refusal.value.reason == "LABELS_MISSING"
 
 
+def test_an_alignment_goes_on_after_a_party_and_the_coordinator_were_killed(client, federation):
+    stages = []
+
+    def killing(victim, *when):
+        def tell(stage, *_):
+            if stage in when and victim not in stages:
+                stages.append(victim)
+                federation.kill(victim)
+
+        return tell
+
+    for victim in ("bank", "coordinator"):
+        with federation.connect() as doomed, pytest.raises(RequestRefused):
+            doomed.align("many", PARTIES, "many", progress=killing(victim, "comparing", "matching"))
+        kept = list(federation.directory.glob("state/*/alignments/unfinished/*/*"))
+        assert any(file.name == "powers" for file in kept)
+        assert {file.stat().st_mode & 0o777 for file in kept} == {0o600}
+        federation.restart(victim)
+    stages.clear()
+    with federation.connect() as again:
+        result = again.align("many", PARTIES, "many", progress=lambda *step: stages.append(step[0]))
+    assert result.matched == 16000
+    assert result.id_digest == id_digest(f"person {n}" for n in range(16000))
+    assert "blinding" not in stages, "the parties have all of the coordinator's ids: none is raised again"
+    attempts = (federation.directory / "state/bank/alignments/attempts.jsonl").read_text()
+    assert attempts.count('"name": "many"') == 1
+    assert not list(federation.directory.glob("state/*/alignments/unfinished/*"))
+
+
 def test_a_coordinator_that_asks_too_often_is_turned_away_and_a_restart_does_not_help(client, federation):
     log = federation.directory / "state/bank/alignments/attempts.jsonl"
     with log.open("a") as file:
@@ -289,6 +324,65 @@ def test_a_party_refuses_what_breaks_the_protocol(federation, messages, reason):
     with pytest.raises(grpc.RpcError) as refusal:
         conversation(federation, messages)
     assert reason_of(refusal.value) == reason
+
+
+def talk(federation, *messages):
+    """What the bank answers until the stream ends, and why it ended."""
+    answers = []
+    identity = load_identity(federation.identity("coordinator"))
+    options = channel_options("party", "bank")
+    with grpc.secure_channel(federation.addresses["bank"], channel_credentials(identity), options=options) as channel:
+        try:
+            answers.extend(pb_grpc.AlignmentServiceStub(channel).Intersect(iter(messages), timeout=30))
+        except grpc.RpcError as error:
+            return answers, error
+    return answers, None
+
+
+def test_an_alignment_that_goes_on_answers_the_same_and_nothing_else(federation):
+    def opened_again(**held):
+        return pb.IntersectRequest(open=opening(name="cut", table="messy", **held).open)
+
+    def blinded(points):
+        return pb.IntersectRequest(blinded_ids=pb.BlindedIds(points=points))
+
+    [first], _ = talk(federation, opened_again())
+    begin = pb.IntersectRequest(begin=pb.Begin(keys=[first.opened.key]))
+    shuffle = pb.IntersectRequest(shuffle=pb.Shuffle(sealed_shares=[b""]))
+    points = power(hashed([str(n) for n in range(100)], b"c"), fresh_scalar())
+    answers, _ = talk(federation, opened_again(), begin, shuffle, blinded(points[: 32 * 60]))
+    assert answers[0] == first
+    assert len(answers) == 2
+    whole, _ = talk(federation, opened_again(), begin, shuffle, blinded(points[32 * 60 :]))
+    assert whole[0].opened.blinded_held == 60
+    assert (whole[0].opened.key, whole[1]) == (first.opened.key, answers[1])
+    rest, _ = talk(federation, opened_again(evaluated_held=30, slots_held=5), begin, shuffle)
+    assert [part.evaluated_ids.points for part in rest[2:3]] == [whole[2].evaluated_ids.points[32 * 30 :]]
+    assert rest[3].table_slots.slots == whole[3].table_slots.slots[16 * 5 :]
+    other = pb.IntersectRequest(shuffle=pb.Shuffle(sealed_shares=[b"other"]))
+    _, error = talk(federation, opened_again(), begin, other)
+    assert "is not what came before" in error.details()
+    anew, _ = talk(federation, opened_again())
+    assert anew[0].opened.key != first.opened.key, "a coordinator that deviates begins anew, and is counted again"
+
+
+def test_an_alignment_that_goes_on_takes_no_other_points_and_no_other_matches(federation):
+    def start(*more):
+        return talk(federation, opening(name="more", table="messy"), *more)
+
+    points = power(hashed([str(n) for n in range(100)], b"c"), fresh_scalar())
+    send = pb.IntersectRequest(blinded_ids=pb.BlindedIds(points=points))
+    shuffle = pb.IntersectRequest(shuffle=pb.Shuffle(sealed_shares=[b""]))
+    none = pb.IntersectRequest(matches=pb.Matches(total=1, tags=bytes(16)))
+    key = start()[0][0].opened.key
+    begin = pb.IntersectRequest(begin=pb.Begin(keys=[key]))
+    start(begin, shuffle, send)
+    _, error = start(begin, shuffle, send)
+    assert "`matches` was expected" in error.details()
+    begin = pb.IntersectRequest(begin=pb.Begin(keys=[start()[0][0].opened.key]))
+    _, error = start(begin, shuffle, send, none)
+    assert "not in this table" in error.details()
+    assert start()[0][0].opened.key != begin.begin.keys[0]
 
 
 def test_the_command_shows_sizes_and_what_to_do_next(federation, aligned, tmp_path):

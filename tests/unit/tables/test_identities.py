@@ -52,11 +52,24 @@ def test_missing_and_repeated_ids_are_counted():
     assert identities(["a", "b", "a"], "drop").ids == ["b"]
 
 
+@pytest.mark.parametrize("duplicates", ["first", "drop"])
+def test_ids_that_come_some_at_a_time_are_those_of_all_rows_at_once(duplicates):
+    generator = np.random.default_rng(3)
+    texts = [None if row % 17 == 0 else f" {number}.0" for row, number in enumerate(generator.integers(0, 300, 400))]
+    found = identified((texts[first : first + 64] for first in range(0, 400, 64)), duplicates, holder="", table="")
+    whole = identities(texts, duplicates)
+    assert list(found.ids) == whole.ids
+    assert (found.total, found.missing, found.duplicates) == (whole.total, whole.missing, whole.duplicates)
+    assert found.ids.sorted().digest() == id_digest(whole.ids)
+    rows = generator.permutation(len(found.ids))
+    assert list(found.ids.take(rows)) == [whole.ids[row] for row in rows]
+
+
 def test_repeated_ids_are_refused_unless_something_is_said_about_them():
     with pytest.raises(IdsRepeated, match="2 of 3 rows in bank's table t"):
-        identified(["a", "b", "a"], "refuse", holder="bank", table="t")
+        identified([["a", "b"], ["a"]], "refuse", holder="bank", table="t")
     with pytest.raises(IdsMissing, match="none of the 2 rows"):
-        identified([None, ""], "refuse", holder="bank", table="t")
+        identified([[None, ""]], "refuse", holder="bank", table="t")
 
 
 @pytest.fixture
@@ -91,7 +104,7 @@ def test_a_table_that_lost_aligned_rows_is_refused(file):
 
 
 def test_ids_are_read_as_the_file_spells_them(file):
-    assert [text and text.strip() for text in load_ids(file)] == ["7.0", "", "10", "9", "9"]
+    assert [text and text.strip() for piece in load_ids(file) for text in piece] == ["7.0", "", "10", "9", "9"]
 
 
 def stored(**changes):

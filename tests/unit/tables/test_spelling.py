@@ -143,8 +143,8 @@ def test_rows_without_a_label_are_refused_or_left_out(tmp_path):
         load_labels(path)
     labels = load_labels(path, unlabelled="drop")
     assert (labels.ids.tolist(), labels.values.tolist(), labels.classes) == (["b", "c"], [1, 0], ("0", "1"))
-    assert load_ids(path, column="label", unlabelled="drop") == ["b", "c"]
-    assert load_ids(path, column="label") == ["b", "a", "c"]
+    assert list(load_ids(path, column="label", unlabelled="drop")) == [["b", "c"]]
+    assert list(load_ids(path, column="label")) == [["b", "a", "c"]]
 
 
 def test_real_labels_may_have_decimal_commas(tmp_path):
