@@ -128,6 +128,24 @@ class LabelAccess:
             )
         return labels
 
+    def check_size(self, labels: Labels) -> None:
+        """Refuse numbers that no sum of predictions could reach: it would be found out in the middle of the run.
+
+        Raises:
+            LabelsMissing: if most are larger than the largest value of a sum; of noisy ones, what the spec declares.
+        """
+        if labels.classes or not len(labels):
+            return
+        limit, bins = self.spec.privacy.aggregation.resolved[2], self.spec.privacy.labels.bins
+        size = max(abs(bins.low), abs(bins.high)) if bins else float(np.sqrt(np.mean(np.square(labels.values))))
+        if size > limit:
+            raise LabelsMissing(
+                f"numbers of {self.spec.label_table} are too large for a sum, which holds {limit:g} at most: have the "
+                "coordinator's owner declare `unit: 100000` (or the like) for these labels, so that figures and "
+                "predictions are hundred thousands, or write a larger limit into the spec: "
+                "`privacy: {aggregation: {limit: 1.0e+7}}`"
+            )
+
     def class_weights(self, labels: Labels, rows: RowNumbers, wanted: Any) -> NDArray[np.float64] | None:
         """The weight of each class, as a spec's `class_weights` wants it for these training rows; None for alike.
 

@@ -66,7 +66,7 @@ def program(spec: RunSpec, access: LabelAccess) -> GlmProgram:
         family_of(settings, gate.loss),
         rows,
         gate,
-        _evaluation(access, labels, rows),
+        _evaluations(access, labels, rows),
         family_of(settings, loss),
         spec.checkpoint_every,
         access.class_weights(labels, rows.trained, settings.class_weights),
@@ -89,16 +89,18 @@ def _labels(settings: GlmSpec, access: LabelAccess) -> Labels:
     return labels
 
 
-def _evaluation(access: LabelAccess, labels: Labels, rows: RowSets) -> Evaluation:
-    return access.evaluation(labels, rows.test, "test", 1)
+def _evaluations(access: LabelAccess, labels: Labels, rows: RowSets) -> dict[str, Evaluation]:
+    return {name: access.evaluation(labels, chosen, name, 1) for name, chosen in rows.held_out.items()}
 
 
 def check(spec: RunSpec, access: LabelAccess, rows: CommonRows) -> None:
     """Refuse labels that do not fit the parties' rows or the family, or a split that does not fit the rows."""
     labels = _labels(spec.settings(GlmSpec), access)
     check_rows(labels, rows.count, rows.digest, rows.party)
+    if spec.settings(GlmSpec).variance_power == 0:  # others have a log link
+        access.check_size(labels)
     access.class_weights(labels, np.arange(rows.count), spec.settings(GlmSpec).class_weights)
-    _evaluation(access, labels, divide(spec.split, rows.count, stream(spec.seed, "split")))
+    _evaluations(access, labels, divide(spec.split, rows.count, stream(spec.seed, "split")))
 
 
 def predictor(spec: RunSpec, access: LabelAccess) -> Predictor:
@@ -129,8 +131,8 @@ def foretell(spec: RunSpec, access: LabelAccess, widths: Widths) -> Forecast | N
         solution += 8 * (mixed + 1) ** 2  # with how columns follow from each other
         solution += 8 * (mixed + 1) ** 2 if settings.class_weights is None else 0  # and how sure it is
     ends = [Trips(1, keeps=True)] if due(1, spec.checkpoint_every) else []
-    parts = range(0, len(rows.test), glm.EVALUATION_ROWS)
-    ends += [Trips(1, 0.0, min(glm.EVALUATION_ROWS, len(rows.test) - first), 8) for first in parts]
+    parts = range(0, len(rows.measured), glm.EVALUATION_ROWS)
+    ends += [Trips(1, 0.0, min(glm.EVALUATION_ROWS, len(rows.measured) - first), 8) for first in parts]
     first, *others = [*ends, Trips(1, keeps=True)]
     return [*trips, replace(first, sent=solution), *others]
 

@@ -11,7 +11,7 @@ A run is one generator: it yields rounds and is sent the sums. Before the soluti
 interrupted begins anew, asks for the same mixtures and finds the same solution.
 """
 
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -56,7 +56,8 @@ class Problem:
     family: Family
     rows: RowSets
     labels: Labels
-    evaluation: Evaluation
+    evaluations: Mapping[str, Evaluation]
+    """The ways out for figures of held-out rows, by the name of the set."""
     predicted: Family
     """The family of true labels: what held-out rows are predicted by."""
     checkpoint_every: int = 0
@@ -95,16 +96,25 @@ def rounds(problem: Problem, done: int, observe: Observer) -> Generator[GlmRound
         if due(1, problem.checkpoint_every):
             yield GlmRound("checkpoint", 1, solution=solution)
             solution = None  # the parties have it
-    parts, rows = [], problem.rows.test
+    parts, rows = [], problem.rows.measured
     for first in range(0, len(rows), EVALUATION_ROWS):
         count = min(EVALUATION_ROWS, len(rows) - first)
         parts.append((yield GlmRound("evaluate", first=first, count=count, solution=solution)))
         solution = None
     if parts:
-        scores = problem.labels.score(rows, scored(problem.predicted, problem.settings, np.concatenate(parts)))
-        shown = problem.evaluation.release(1, scores)
-        observe(Report(1, {f"test {name}": value for name, value in shown.items()}))
+        observe(Report(1, _measured(problem, scored(problem.predicted, problem.settings, np.concatenate(parts)))))
     yield GlmRound("finish", 1, solution=solution)
+
+
+def _measured(problem: Problem, predicted: Array) -> dict[str, float]:
+    """Figures of each held-out set; `predicted` has the sets' rows one after the other."""
+    found, first = dict[str, float](), 0
+    for held_out, rows in problem.rows.held_out.items():
+        scores = problem.labels.score(rows, predicted[first : first + len(rows)])
+        shown = problem.evaluations[held_out].release(1, scores)
+        found |= {f"{held_out} {name}": value for name, value in shown.items()}
+        first += len(rows)
+    return found
 
 
 def scored(family: Family, settings: GlmSpec, eta: Vector) -> Array:

@@ -29,6 +29,7 @@ class GlmSpec(AlgorithmSettings):
     """A generalised linear model of all parties' columns: the one that their pooled table would give."""
 
     layout: ClassVar[Layout] = "vertical"
+    validates = "at_end"
     algorithm: Literal["glm"]
     """This algorithm."""
     family: Family = "logistic"

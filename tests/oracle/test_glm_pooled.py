@@ -9,11 +9,13 @@ import statsmodels.api as sm
 from sklearn.datasets import load_breast_cancer
 from sklearn.linear_model import ElasticNet, GammaRegressor, LogisticRegression, PoissonRegressor, Ridge
 
+from sklearn.metrics import roc_auc_score
+
 from parley.numerics.generalised_linear import NoSolution
 from parley.numerics.streams import stream
 from parley.party.glm.role import coefficients
 from parley.simulation.runs import Holding, models_of, simulation_of
-from parley.spec.parsing import parse_spec
+from parley.spec.parsing import SpecInvalid, parse_spec
 from parley.spec.rows import divide
 from parley.tables.loading import Labels, Table
 
@@ -40,6 +42,15 @@ FAMILIES = {
         DRAW.poisson(np.exp(SIGNAL)) * DRAW.gamma(2.0, 0.5, ROWS),
     ),
 }
+
+
+SPLIT = """
+name: glm
+parties: [bank, shop, post]
+split: {lower: 0.5, upper: 0.1, validation: 0.2, test: 0.2}
+train: {algorithm: glm, family: logistic}
+privacy: {labels: {mechanism: "off"}}
+"""
 
 
 def spec_of(family, extra="", labels='{mechanism: "off"}'):
@@ -159,6 +170,24 @@ def test_an_elastic_net_of_nearly_dependent_columns_settles():
     shares = tuple(tuple(range(first, first + 10)) for first in (0, 10, 20))
     found, _ = federated(spec, values, features, shares)
     np.testing.assert_allclose([found[f"c{c}"].value for c in range(30)], pooled.coef_[0], 1e-4, 1e-5)
+
+
+def test_validation_and_test_rows_are_measured_apart():
+    values = FAMILIES["logistic"][1]
+    whole = spec_of("logistic", ", penalty: {strength: 0.3}")
+    spec = whole.model_copy(update={"split": parse_spec(SPLIT).split})
+    rows = divide(spec.split, ROWS, stream(spec.seed, "split"))
+    pooled = RIDGES["logistic"](len(rows.trained)).fit(FEATURES[rows.trained], values[rows.trained])
+    _, metrics = federated(spec, values)
+    for name, chosen in (("validation", rows.validation), ("test", rows.test)):
+        area = roc_auc_score(values[chosen], pooled.decision_function(FEATURES[chosen]))
+        assert metrics[f"{name} auc"] == pytest.approx(area, abs=5e-4)  # figures leave rounded, by the number of rows
+    assert metrics["validation auc"] != metrics["test auc"]
+
+
+def test_what_is_solved_at_once_cannot_be_stopped_early():
+    with pytest.raises(SpecInvalid, match="solved at once"):
+        parse_spec(SPLIT + "stop: {metric: validation auc, patience: 2}")
 
 
 def test_noisy_labels_are_corrected_for_and_widen_the_intervals():

@@ -281,6 +281,11 @@ def test_real_targets_stay_numbers(tmp_path):
     assert labels.classes == ()
 
 
+def test_real_targets_are_counted_in_the_unit_that_their_owner_declares(tmp_path):
+    labels = load_labels(a_csv(tmp_path, "id,y\n2,150000\n1,-300000\n"), "y", kind="real", unit=100_000)
+    assert labels.values.tolist() == [-3, 1.5]
+
+
 @pytest.mark.parametrize("text", ["", "nan", "inf", "tall"])
 def test_a_real_target_that_is_no_number_is_refused(tmp_path, text):
     with pytest.raises(tables.LabelInvalid, match="'y', line 3"):
