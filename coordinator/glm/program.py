@@ -2,7 +2,7 @@
 
 from collections.abc import Generator
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from google.protobuf.message import Message
@@ -23,6 +23,7 @@ from parley.protocols.glm.settings import GlmSpec
 from parley.protocols.tensor.codec import Blobs
 from parley.spec.rows import RowSets, divide
 from parley.spec.run import RunSpec
+from parley.tables.errors import RowsDiffer
 from parley.tables.loading import Labels
 
 
@@ -60,7 +61,11 @@ def program(spec: RunSpec, access: LabelAccess) -> GlmProgram:
     labels = _labels(settings, access)
     rows = divide(spec.split, len(labels), stream(spec.seed, "split"))
     loss: Loss = Squared() if settings.variance_power is not None else Logistic()
-    gate = access.gate(labels, loss, ReleasePlan(lambda _: rows.trained, 1, rows.trained), dtype=np.float64)
+    plan = ReleasePlan(lambda _: rows.trained, 1, rows.trained)
+    gates = [gate := access.gate(labels, loss, plan, dtype=np.float64)]
+    exposed = exposure(settings, access, labels)
+    if exposed is not None:
+        gates.append(exposed.access.gate(exposed.table, Squared(), plan, dtype=np.float64))
     problem = glm.Problem(
         settings,
         family_of(settings, gate.loss),
@@ -70,8 +75,38 @@ def program(spec: RunSpec, access: LabelAccess) -> GlmProgram:
         family_of(settings, loss),
         spec.checkpoint_every,
         access.class_weights(labels, rows.trained, settings.class_weights),
+        None if exposed is None else glm.Exposure(gates[1], exposed.table.values),
     )
-    return GlmProgram(problem, OutcomeGate(gate.is_paid, gate.is_known_paid))
+    paid = OutcomeGate(
+        lambda release: all(each.is_paid(release) for each in gates),
+        lambda release: all(each.is_known_paid(release) for each in gates),
+    )
+    return GlmProgram(problem, paid)
+
+
+class Exposed(NamedTuple):
+    """A label table with how much of each row was observed."""
+
+    table: Labels
+    access: LabelAccess
+
+
+def exposure(settings: GlmSpec, access: LabelAccess, labels: Labels) -> Exposed | None:
+    """The exposures that the spec names; None where rows count alike.
+
+    Raises:
+        LabelsMissing: if they are not all positive.
+        RowsDiffer: if they are about other rows.
+    """
+    if settings.exposure is None:
+        return None
+    beside = access.beside(settings.exposure)
+    known = beside.load("squared")
+    if not np.array_equal(known.ids, labels.ids):
+        raise RowsDiffer(f"{settings.exposure} is not about the rows of the labels: align them by id")
+    if known.values.min(initial=1.0) <= 0:
+        raise LabelsMissing(f"exposures are positive, and some of {settings.exposure} are not: correct or drop those rows")
+    return Exposed(known, beside)
 
 
 def family_of(settings: GlmSpec, loss: Loss) -> Family:
@@ -99,6 +134,7 @@ def check(spec: RunSpec, access: LabelAccess, rows: CommonRows) -> None:
     check_rows(labels, rows.count, rows.digest, rows.party)
     if spec.settings(GlmSpec).variance_power == 0:  # others have a log link
         access.check_size(labels)
+    exposure(spec.settings(GlmSpec), access, labels)
     access.class_weights(labels, np.arange(rows.count), spec.settings(GlmSpec).class_weights)
     _evaluations(access, labels, divide(spec.split, rows.count, stream(spec.seed, "split")))
 

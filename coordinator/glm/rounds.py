@@ -19,7 +19,7 @@ import numpy as np
 
 from parley.coordinator.programs import Observer, Report, due
 from parley.numerics.arrays import Array, Vector
-from parley.numerics.generalised_linear import Family, Fit, NoSolution, Quadratic, fit
+from parley.numerics.generalised_linear import Exposed, Family, Fit, NoSolution, Numbers, Quadratic, fit
 from parley.numerics.limbs import from_limbs
 from parley.privacy.evaluations import Evaluation
 from parley.protocols.glm.messages import PENALTY_UNIT, SHRINK_TAIL, GlmRound, Solution, columns_of
@@ -49,6 +49,16 @@ class Labels(Protocol):
 
 
 @dataclass(frozen=True)
+class Exposure:
+    """How much of each row was observed."""
+
+    gate: Labels
+    """The way to what the solution is made from."""
+    values: Vector
+    """Of all rows, for the label holder's own eyes."""
+
+
+@dataclass(frozen=True)
 class Problem:
     """What stays fixed for a run."""
 
@@ -63,6 +73,8 @@ class Problem:
     checkpoint_every: int = 0
     class_weights: Array | None = None
     """Of the two classes; None where rows count alike."""
+    exposure: Exposure | None = None
+    """Of all rows; None where they were observed alike."""
 
 
 @dataclass(frozen=True)
@@ -110,7 +122,10 @@ def _measured(problem: Problem, predicted: Array) -> dict[str, float]:
     """Figures of each held-out set; `predicted` has the sets' rows one after the other."""
     found, first = dict[str, float](), 0
     for held_out, rows in problem.rows.held_out.items():
-        scores = problem.labels.score(rows, predicted[first : first + len(rows)])
+        part = predicted[first : first + len(rows)]
+        if problem.exposure is not None:
+            part = part * problem.exposure.values[rows, None]
+        scores = problem.labels.score(rows, part)
         shown = problem.evaluations[held_out].release(1, scores)
         found |= {f"{held_out} {name}": value for name, value in shown.items()}
         first += len(rows)
@@ -131,7 +146,7 @@ def _solution(problem: Problem, observe: Observer) -> Rounds:
         solution, found = yield from _penalised(problem, reduced, weights)
     else:
         reduced = reduce(mixed, penalised=False)
-        found = fit(reduced.z, y := _target(problem), problem.family, weights=_weights(problem, y))
+        found = fit(reduced.z, y := _target(problem), _trained(problem), weights=_weights(problem, y))
         freedom = float(found.freedom) if problem.settings.family == "linear" else 0.0
         covariance = None if problem.class_weights is not None else reduced.covariance(found.covariance)
         gram = reduced.covariance(np.linalg.inv(reduced.z.T @ reduced.z))
@@ -202,6 +217,14 @@ def _target(problem: Problem) -> Vector:
     return found
 
 
+def _trained(problem: Problem) -> Family:
+    """The family of the training rows, with how much of each was observed."""
+    if problem.exposure is None or not isinstance(problem.family, Numbers):
+        return problem.family
+    seen = problem.exposure.gate.target(0, problem.rows.trained).astype(np.float64).reshape(-1)
+    return Exposed(problem.family, seen)
+
+
 def _weights(problem: Problem, y: Vector) -> Vector | None:
     """How much each row counts."""
     return None if problem.class_weights is None else np.asarray(problem.class_weights[y.astype(np.int64)])
@@ -215,12 +238,12 @@ def _penalised(problem: Problem, reduced: Reduced, weights: Array) -> Generator[
     size, beta = len(lengths), None
     if not lasso:
         found = fit(
-            reduced.z, y, problem.family, Quadratic(ridge * lengths, np.zeros(size)), weights=_weights(problem, y)
+            reduced.z, y, _trained(problem), Quadratic(ridge * lengths, np.zeros(size)), weights=_weights(problem, y)
         )
         return Solution(reduced.solution(found.beta)), found
-    tie, pull, weights_of = FIRST_TIE, np.zeros(size), _weights(problem, y)
+    tie, pull, weights_of, family = FIRST_TIE, np.zeros(size), _weights(problem, y), _trained(problem)
     for step in range(1, penalty.steps + 1):
-        found = fit(reduced.z, y, problem.family, Quadratic((ridge + tie) * lengths, tie * pull), beta, weights_of)
+        found = fit(reduced.z, y, family, Quadratic((ridge + tie) * lengths, tie * pull), beta, weights_of)
         beta = found.beta
         told = finite((yield GlmRound("shrink", solution=Solution(reduced.solution(beta)), tie=tie)))
         gap, change, size_of = np.sqrt(np.maximum(_lengths(told), 0.0))

@@ -8,15 +8,16 @@ import pytest
 import statsmodels.api as sm
 from sklearn.datasets import load_breast_cancer
 from sklearn.linear_model import ElasticNet, GammaRegressor, LogisticRegression, PoissonRegressor, Ridge
-
 from sklearn.metrics import roc_auc_score
 
+from parley.coordinator.labels import LabelsMissing
 from parley.numerics.generalised_linear import NoSolution
 from parley.numerics.streams import stream
 from parley.party.glm.role import coefficients
 from parley.simulation.runs import Holding, models_of, simulation_of
 from parley.spec.parsing import SpecInvalid, parse_spec
 from parley.spec.rows import divide
+from parley.tables.errors import RowsDiffer
 from parley.tables.loading import Labels, Table
 
 ROWS, TOLERANCE = 500, 1e-6
@@ -70,12 +71,15 @@ def tables(features=FEATURES, shares=SHARES):
     ]
 
 
-def federated(spec, values, features=FEATURES, shares=SHARES):
+def federated(spec, values, features=FEATURES, shares=SHARES, exposure=None):
     """Saved models of the parties and the run's metrics, through the ring and the codecs."""
     classes = ("0", "1") if spec.train.family == "logistic" else ()
     held = tables(features, shares)
     labels = Labels(held[0].ids, np.asarray(values), classes)
-    simulation = simulation_of(spec, [Holding(table) for table in held], lambda _, __: labels, sums="protected")
+    named = {} if exposure is None else {"seen": Labels(held[0].ids[: len(exposure)], exposure, ())}
+    simulation = simulation_of(
+        spec, [Holding(table) for table in held], lambda one, _: named.get(one.label_table, labels), sums="protected"
+    )
     outcome = simulation.run()
     found = {}
     for table, model in zip(held, models_of(simulation, outcome), strict=True):
@@ -113,6 +117,36 @@ def test_every_family_equals_statsmodels(family):
         close([metrics["deviance"], metrics["null deviance"]], [pooled.deviance, pooled.null_deviance])
     if family not in ("logistic", "poisson"):
         close(metrics["dispersion"], pooled.scale)
+
+
+SEEN = DRAW.uniform(0.1, 3.0, ROWS)
+
+
+@pytest.mark.parametrize("family", ["poisson", "gamma", "tweedie"])
+def test_rows_that_were_observed_for_unlike_times_are_weighed_as_statsmodels_does(family):
+    kind, values = FAMILIES[family]
+    counts = DRAW.poisson(SEEN * np.exp(SIGNAL)).astype(float) if family == "poisson" else values * SEEN
+    spec = spec_of(family, ", exposure: seen")
+    rows, held_out = trained(spec), divide(spec.split, ROWS, stream(spec.seed, "split")).test
+    pooled = sm.GLM(counts[rows], sm.add_constant(FEATURES[rows]), kind, exposure=SEEN[rows]).fit(tol=1e-14, maxiter=99)
+    found, metrics = federated(spec, counts, exposure=SEEN)
+    order = ["(intercept)", *(f"c{c}" for c in range(7))]
+    close([found[name].value for name in order], pooled.params)
+    close([found[name].standard_error for name in order], pooled.bse)
+    close([found[name].p_value for name in order], pooled.pvalues)
+    close([metrics["deviance"], metrics["null deviance"]], [pooled.deviance, pooled.null_deviance])
+    predicted = pooled.predict(sm.add_constant(FEATURES[held_out]), exposure=SEEN[held_out])
+    assert metrics["test mae"] == pytest.approx(np.abs(counts[held_out] - predicted).mean(), rel=2e-3)
+
+
+def test_an_exposure_needs_a_log_link_positive_numbers_and_the_same_rows():
+    with pytest.raises(SpecInvalid, match="no log link"):
+        spec_of("linear", ", exposure: seen")
+    spec, values = spec_of("poisson", ", exposure: seen"), FAMILIES["poisson"][1]
+    with pytest.raises(LabelsMissing, match="positive"):
+        federated(spec, values, exposure=SEEN - 1)
+    with pytest.raises(RowsDiffer, match="not about the rows"):
+        federated(spec, values, exposure=SEEN[:-1])
 
 
 RIDGES = {
