@@ -123,8 +123,8 @@ class LabelAccess:
         labels = self.read(self.spec, "real" if loss in ("squared", "ridge") else "classes")
         if loss in ("logistic", "squared_hinge") and len(labels.classes) != 2:
             raise LabelsMissing(
-                f"the {loss} loss takes two classes, {self.spec.label_table} has {len(labels.classes)}: use softmax, "
-                "or two classes"
+                f"the {loss} loss takes two classes, {self.spec.label_table} has {len(labels.classes)}: name a "
+                "label table of two classes (`labels`), or train them all by `algorithm: bambi` with `loss: softmax`"
             )
         return labels
 

@@ -24,6 +24,7 @@ from parley.numerics.limbs import from_limbs
 from parley.privacy.evaluations import Evaluation
 from parley.protocols.glm.messages import PENALTY_UNIT, SHRINK_TAIL, GlmRound, Solution, columns_of
 from parley.protocols.glm.settings import GlmSpec
+from parley.spec.events import RunWarning
 from parley.spec.rows import Rows, RowSets
 
 FIRST_ROWS = 256
@@ -33,6 +34,13 @@ CHUNK = 1 << 20
 EVALUATION_ROWS = 1 << 16
 DEPENDENT = 1e-9
 """A direction of the mixtures that is shorter than this share of the longest one is rounding."""
+UNBOUNDED = 1e4
+"""A variance of a coefficient beyond this, of a column of unit size: rows of some kind have one outcome only."""
+UNBOUNDED_COLUMNS = RunWarning(
+    "coefficients without bound",
+    "some columns tell the outcome of some rows for certain, so that coefficients and standard errors mean nothing there",
+    "take a `penalty`, or give the columns fewer and larger categories",
+)
 FIRST_TIE = 0.5
 FEW_STEPS = 40
 """Shrinking steps in which their tie is balanced."""
@@ -147,6 +155,8 @@ def _solution(problem: Problem, observe: Observer) -> Rounds:
     else:
         reduced = reduce(mixed, penalised=False)
         found = fit(reduced.z, y := _target(problem), _trained(problem), weights=_weights(problem, y))
+        if problem.settings.family != "linear" and found.covariance.diagonal().max() > UNBOUNDED:
+            observe(Report(0, {}, UNBOUNDED_COLUMNS))
         freedom = float(found.freedom) if problem.settings.family == "linear" else 0.0
         covariance = None if problem.class_weights is not None else reduced.covariance(found.covariance)
         gram = reduced.covariance(np.linalg.inv(reduced.z.T @ reduced.z))

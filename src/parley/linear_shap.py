@@ -30,15 +30,17 @@ def rows_of(columns: Sequence[str], values: "Array", party: str) -> list[dict[st
     return [{"party": party, "column": column, "mean |SHAP|": value} for column, value in found]
 
 
-def own_columns(run: "Run", config: Path) -> list[dict[str, Any]]:
-    """Of a party's own columns, from its saved model and its table."""
+def own_columns(run: "Run", config: Path, coordinator: str = "coordinator") -> list[dict[str, Any]]:
+    """Of a party's own columns, from its saved model and the rows of its table that the run's alignment chose."""
     from parley.party.roles import CheckpointMissing
+    from parley.services.party.alignment import aligned_tables
     from parley.services.party.checkpoints import ModelMissing, Store
     from parley.services.party.config import PartyConfig
     from parley.services.party.preprocessing import table_of_run
     from parley.services.party.tables import TableStore
     from parley.services.wire.configuration import load_config
     from parley.spec.parsing import parse_spec
+    from parley.tables.alignments import AlignmentStore
     from parley.tables.preprocessing import Fitted
 
     settings = load_config(config, PartyConfig)
@@ -52,7 +54,10 @@ def own_columns(run: "Run", config: Path) -> list[dict[str, Any]]:
     except (CheckpointMissing, ModelMissing) as error:
         raise NotMeasurable(str(error)) from None
     saved = None if kept is None else Fitted.from_json(kept)
-    table = table_of_run(TableStore(settings.tables), spec, names.index(settings.name), dense=True, saved=saved)
+    index = names.index(settings.name)
+    stored = AlignmentStore(settings.state)
+    tables = aligned_tables(TableStore(settings.tables), stored, spec, spec.table_of(index), coordinator)
+    table = table_of_run(tables, spec, index, dense=True, saved=saved)
     count = len(table.columns)
     if "weights" in model:
         weights = model["weights"].numpy()[:count, None]

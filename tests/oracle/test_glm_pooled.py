@@ -71,7 +71,7 @@ def tables(features=FEATURES, shares=SHARES):
     ]
 
 
-def federated(spec, values, features=FEATURES, shares=SHARES, exposure=None):
+def federated(spec, values, features=FEATURES, shares=SHARES, exposure=None, events=None):
     """Saved models of the parties and the run's metrics, through the ring and the codecs."""
     classes = ("0", "1") if spec.train.family == "logistic" else ()
     held = tables(features, shares)
@@ -81,6 +81,8 @@ def federated(spec, values, features=FEATURES, shares=SHARES, exposure=None):
         spec, [Holding(table) for table in held], lambda one, _: named.get(one.label_table, labels), sums="protected"
     )
     outcome = simulation.run()
+    if events is not None:
+        events.extend(outcome.reports)
     found = {}
     for table, model in zip(held, models_of(simulation, outcome), strict=True):
         found |= {one.column: one for one in coefficients(model, table.columns)}
@@ -260,6 +262,21 @@ def test_columns_of_two_parties_that_depend_on_each_other_are_refused_with_a_rem
 def test_classes_that_a_plane_tells_apart_are_refused_with_a_remedy():
     with pytest.raises(NoSolution, match=r"apart perfectly.*penalty"):
         federated(spec_of("logistic"), (FEATURES[:, 0] > FEATURES[:, 5]).astype(int))
+
+
+@pytest.mark.parametrize("family", ["logistic", "poisson"])
+def test_a_column_that_tells_the_outcome_of_some_rows_is_warned_of(family):
+    """Of a category without events, the coefficient runs off and its error has no meaning."""
+    features, values = FEATURES.copy(), FAMILIES[family][1].copy()
+    events, warned = [], []
+    features[:, 6] = DRAW.random(ROWS) < 0.1
+    for quiet in (True, False):
+        if not quiet:
+            values[features[:, 6] > 0] = 0
+        events.clear()
+        federated(spec_of(family), values, features, events=events)
+        warned.append([event.warning.topic for event in events if event.warning is not None])
+    assert warned == [[], ["coefficients without bound"]]
 
 
 def test_what_parties_are_sent_does_not_grow_with_the_rows():

@@ -62,7 +62,7 @@ def contribution(
             if config is not None:
                 from parley.linear_shap import own_columns
 
-                _tell(own_columns(known, config), json, plot, "mean |SHAP|")
+                _tell(own_columns(known, config, coordinator), json, plot, "mean |SHAP|")
                 return
             if columns:
                 _tell(_columns(known), json, plot, "")
