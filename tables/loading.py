@@ -33,6 +33,7 @@ from parley.tables.files import (
     as_text,
     csv_header,
     decoded,
+    is_index,
     open_csv,
     open_npz,
     open_parquet,
@@ -406,7 +407,8 @@ def chosen_columns(request: TableRequest, file: TableFile, id_column: str) -> li
         _refuse_left_out(request)
         return chosen
     not_features = {id_column, request.label_column, *(getattr(file, "vectors", ()))} - set(request.categorical)
-    chosen = [name for name in file.names if name not in not_features and name not in request.exclude]
+    left_out = {name for name in file.names if is_index(name) and name not in request.categorical} | {*request.exclude}
+    chosen = [name for name in file.names if name not in not_features and name not in left_out]
     _refuse_absent(file, [*request.categorical, *(date.column for date in request.spelling.dates), *request.exclude])
     return chosen
 
