@@ -142,8 +142,8 @@ class LabelAccess:
             raise LabelsMissing(
                 f"numbers of {self.spec.label_table} are too large for a sum, which holds {limit:g} at most: have the "
                 "coordinator's owner declare `unit: 100000` (or the like) for these labels, so that figures and "
-                "predictions are hundred thousands, or write a larger limit into the spec: "
-                "`privacy: {aggregation: {limit: 1.0e+7}}`"
+                "predictions are hundred thousands, or agree on a larger `aggregation.limit` in the spec's privacy and all "
+                "parties' policies"
             )
 
     def class_weights(self, labels: Labels, rows: RowNumbers, wanted: Any) -> NDArray[np.float64] | None:

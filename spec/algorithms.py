@@ -47,6 +47,11 @@ class AlgorithmSettings(Section):
     always (the upper rows serve it), or never; the second and the last cannot be stopped early."""
 
     @property
+    def averages_figures(self) -> bool:
+        """Whether parties can sum figures of their own labels, so that a spec may ask for `evaluation.averages`."""
+        return False
+
+    @property
     def run_length(self) -> int:
         """Iterations of the whole run, as people count them."""
         raise NotImplementedError

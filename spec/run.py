@@ -207,6 +207,11 @@ class RunSpec(Section):
         on_split = self.train.validates in ("split", "at_end")
         if self.split.validation != 0 and not on_split:
             raise ValueError(f"split.validation: {self.train.algorithm} measures nothing on such rows; leave it out")
+        if self.evaluation.averages and not self.train.averages_figures:
+            raise ValueError(
+                f"evaluation.averages: not with {self.train.algorithm} and these settings: it is for parties that hold "
+                "classes of their own and sum exact figures; leave it out"
+            )
         if self.stop is None:
             return
         if self.train.validates == "never":
