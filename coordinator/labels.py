@@ -132,18 +132,22 @@ class LabelAccess:
         """Refuse numbers that no sum of predictions could reach: it would be found out in the middle of the run.
 
         Raises:
-            LabelsMissing: if most are larger than the largest value of a sum; of noisy ones, what the spec declares.
+            LabelsMissing: if their root mean square is larger than a sum may be; that of the declared range, if noisy.
         """
         if labels.classes or not len(labels):
             return
         limit, bins = self.spec.privacy.aggregation.resolved[2], self.spec.privacy.labels.bins
-        size = max(abs(bins.low), abs(bins.high)) if bins else float(np.sqrt(np.mean(np.square(labels.values))))
-        if size > limit:
+        square = (
+            (bins.low**2 + bins.low * bins.high + bins.high**2) / 3
+            if bins is not None
+            else float(np.mean(np.square(labels.values)))
+        )
+        if square > limit**2:
             raise LabelsMissing(
                 f"numbers of {self.spec.label_table} are too large for a sum, which holds {limit:g} at most: have the "
                 "coordinator's owner declare `unit: 100000` (or the like) for these labels, so that figures and "
-                "predictions are hundred thousands, or agree on a larger `aggregation.limit` in the spec's privacy and all "
-                "parties' policies"
+                "predictions are hundred thousands, or agree on a larger `aggregation.limit` in the spec's privacy and "
+                "all parties' policies"
             )
 
     def class_weights(self, labels: Labels, rows: RowNumbers, wanted: Any) -> NDArray[np.float64] | None:

@@ -15,8 +15,9 @@ class EvaluationSpec(Section):
     """Bootstrap resamples, for 95 % intervals of the figures (`test auc/low`, `test auc/high`); 0 for none."""
 
     averages: bool = False
-    """Where parties have labels of their own (fedbio, hgp): the parties' mean of AUC, average precision, KS, Brier score,
-    calibration error and log loss (`test mean auc`), each party's over its own test rows, or validation rows without them."""
+    """Where parties have labels of their own (fedbio, hgp): the parties' mean of AUC, average precision, KS, Brier
+    score, calibration error and log loss (`test mean auc`), each party's over its own test rows, or its validation
+    rows where it has none of them."""
 
     @field_validator("threshold")
     @classmethod

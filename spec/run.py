@@ -217,7 +217,9 @@ class RunSpec(Section):
         if self.train.validates == "never":
             raise ValueError(f"stop: {self.train.algorithm} evaluates nothing, so there is no best model; leave it out")
         if self.train.validates == "at_end":
-            raise ValueError(f"stop: {self.train.algorithm} is solved at once, so there is no earlier model; leave it out")
+            raise ValueError(
+                f"stop: {self.train.algorithm} is solved at once, so there is no earlier model; leave it out"
+            )
         if self.train.works_unattended:
             raise ValueError("stop: the parties work on while they are evaluated; use a synchronous schedule")
         if self.stop.metric.startswith("validation ") and on_split and self.split.validation == 0:

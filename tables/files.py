@@ -253,7 +253,7 @@ def csv_header(path: Path, delimiter: str) -> tuple[int, list[str]]:
 
 
 def is_index(name: str) -> bool:
-    """Whether a column is the row numbers that pandas writes beside a table's columns: no feature, unless it is named."""
+    """Whether a column is the row numbers that pandas writes beside a table's columns: no feature unless named."""
     return re.fullmatch(r"__index_level_\d+__", name) is not None
 
 

@@ -105,7 +105,9 @@ def exposure(settings: GlmSpec, access: LabelAccess, labels: Labels) -> Exposed 
     if not np.array_equal(known.ids, labels.ids):
         raise RowsDiffer(f"{settings.exposure} is not about the rows of the labels: align them by id")
     if known.values.min(initial=1.0) <= 0:
-        raise LabelsMissing(f"exposures are positive, and some of {settings.exposure} are not: correct or drop those rows")
+        raise LabelsMissing(
+            f"exposures are positive, and some of {settings.exposure} are not: correct or drop those rows"
+        )
     return Exposed(known, beside)
 
 

@@ -38,7 +38,8 @@ UNBOUNDED = 1e4
 """A variance of a coefficient beyond this, of a column of unit size: rows of some kind have one outcome only."""
 UNBOUNDED_COLUMNS = RunWarning(
     "coefficients without bound",
-    "some columns tell the outcome of some rows for certain, so that coefficients and standard errors mean nothing there",
+    "some columns tell the outcome of some rows for certain, so that coefficients and standard errors there mean "
+    "nothing",
     "take a `penalty`, or give the columns fewer and larger categories",
 )
 FIRST_TIE = 0.5

@@ -61,7 +61,10 @@ class HgpProgram(Clock):
     def _read(self, total: Any) -> dict[str, float]:
         averaged = 2 * len(AVERAGED) if self._spec.evaluation.averages else 0
         counted = len(total) - 1 - averaged
-        measures, levels = [float(value) for value in total[:8]], np.rint(np.asarray(total[8:counted], dtype=np.float64))
+        measures, levels = (
+            [float(value) for value in total[:8]],
+            np.rint(np.asarray(total[8:counted], dtype=np.float64)),
+        )
         loss, mistakes, rows, _, test_mistakes, test_rows, accuracy, squared = measures
         found = {"validation loss": loss / rows, "validation error": mistakes / rows}
         if test_rows > 0:

@@ -24,10 +24,10 @@ from torch.nn import functional
 
 from parley.numerics.storm import Vector
 from parley.party.fedbio.objectives import (
-    judged,
     AutogradObjective,
     Measures,
     Rows,
+    judged,
     largest_step,
     paired_tensors,
     predicted_classes,

@@ -16,6 +16,7 @@ from parley.contribution import NotMeasurable
 if TYPE_CHECKING:
     from parley.client import Run
     from parley.numerics.arrays import Array
+    from parley.spec.run import RunSpec
 
 
 def mean_absolute(features: "Array", weights: "Array") -> "Array":
@@ -65,4 +66,31 @@ def own_columns(run: "Run", config: Path, coordinator: str = "coordinator") -> l
         weights = model["y"].numpy()[:count]
     else:
         raise NotMeasurable("this party's model is not linear in its columns: SHAP values are for linear ones")
-    return rows_of(table.columns, mean_absolute(np.asarray(table.features, np.float64), weights), settings.name)
+    features = np.asarray(table.features, np.float64)
+    found = rows_of(table.columns, mean_absolute(features, weights), settings.name)
+    if spec.train.algorithm == "glm":
+        permuted = _permuted(spec, features, weights[:, 0])
+        found = (
+            [row | {"permuted": permuted[table.columns.index(row["column"])]} for row in found] if permuted else found
+        )
+    return found
+
+
+def permutation_importance(features: "Array", weights: "Array") -> "Array":
+    """How much the mean squared error of a linear model grows on its own training rows when a column is permuted.
+
+    The mean over all permutations: with w of least squares the residuals do not go with any column, so that
+    E (r − w(x' − x))² − E r² = w² E (x' − x)² = 2 w² Var x, of which nothing is anybody else's.
+    """
+    return np.asarray(2 * weights**2 * features.var(axis=0))
+
+
+def _permuted(spec: "RunSpec", features: "Array", weights: "Array") -> list[float]:
+    """Of a linear regression without penalty; empty for other models, which need others' parts of the scores."""
+    from parley.party.glm.role import row_sets
+    from parley.protocols.glm.settings import GlmSpec
+
+    settings = spec.settings(GlmSpec)
+    if settings.family != "linear" or settings.penalty.strength:
+        return []
+    return [float(value) for value in permutation_importance(features[row_sets(spec, len(features)).trained], weights)]

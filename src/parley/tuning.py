@@ -353,7 +353,9 @@ def _refused_alike(study: "optuna.Study") -> str:
     """Why no run began, where the first two trials were refused for one reason: more of them would be too."""
     done = _done(study)
     reasons = {trial.user_attrs.get("outcome", "") for trial in done if "run" not in trial.user_attrs}
-    return str(*reasons) if len(done) >= 2 and len(reasons) == 1 and all("run" not in t.user_attrs for t in done) else ""
+    return (
+        str(*reasons) if len(done) >= 2 and len(reasons) == 1 and all("run" not in t.user_attrs for t in done) else ""
+    )
 
 
 def _done(study: "optuna.Study") -> "list[optuna.trial.FrozenTrial]":

@@ -16,7 +16,7 @@ from parley.contribution import (
     shared_out,
     value_of_nothing,
 )
-from parley.linear_shap import mean_absolute
+from parley.linear_shap import mean_absolute, permutation_importance
 from parley.spec.events import with_intervals
 
 PARTIES = ("bank", "shop", "telco")
@@ -126,3 +126,19 @@ def test_columns_of_a_penalised_model_are_ranked_by_their_scaled_coefficients():
 def test_a_figure_is_shown_with_the_ends_of_its_interval():
     found = with_intervals({"test auc": 0.81234567, "test auc/low": 0.7, "test auc/high": 0.9, "bytes": 12.0})
     assert found == {"test auc": "0.8123 (0.7 to 0.9)", "bytes": 12.0}
+
+
+def test_permutation_importance_of_least_squares_needs_nothing_of_others():
+    """By all cyclic shifts, in which every row gets every value once, of a model that has other columns too."""
+    draw = np.random.default_rng(4)
+    features = draw.normal(size=(60, 4)) @ draw.normal(size=(4, 4))
+    y = features @ [1.0, -0.5, 0.2, 0.0] + draw.normal(size=60) + 3
+    design = np.column_stack([features, np.ones(60)])
+    w = np.linalg.lstsq(design, y, rcond=None)[0]
+    plain = np.mean((y - design @ w) ** 2)
+    for column, told in enumerate(permutation_importance(features[:, :2], w[:2])):
+        shifted, errors = design.copy(), []
+        for shift in range(60):
+            shifted[:, column] = np.roll(design[:, column], shift)
+            errors.append(np.mean((y - shifted @ w) ** 2))
+        assert told == pytest.approx(np.mean(errors) - plain, rel=1e-9)
