@@ -75,7 +75,7 @@ def program(spec: RunSpec, access: LabelAccess) -> GlmProgram:
         family_of(settings, loss),
         spec.checkpoint_every,
         access.class_weights(labels, rows.trained, settings.class_weights),
-        None if exposed is None else glm.Exposure(gates[1], exposed.table.values),
+        None if exposed is None else glm.Exposure(gates[1], exposed.table.values.astype(np.float64)),
     )
     paid = OutcomeGate(
         lambda release: all(each.is_paid(release) for each in gates),
