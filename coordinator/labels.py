@@ -123,8 +123,9 @@ class LabelAccess:
         labels = self.read(self.spec, "real" if loss in ("squared", "ridge") else "classes")
         if loss in ("logistic", "squared_hinge") and len(labels.classes) != 2:
             raise LabelsMissing(
-                f"the {loss} loss takes two classes, {self.spec.label_table} has {len(labels.classes)}: name a "
-                "label table of two classes (`labels`), or train them all by `algorithm: bambi` with `loss: softmax`"
+                f"the {loss} loss takes two classes, {self.spec.label_table} has {len(labels.classes)}: name a label "
+                "table of two classes (`labels`), train all classes by `algorithm: bambi` with `loss: softmax`, or "
+                "numbers by `loss: squared` or glm's `family: linear`"
             )
         return labels
 

@@ -28,7 +28,7 @@ def with_intervals(metrics: Metrics) -> dict[str, Any]:
     """The metrics that stand for themselves, those that have an interval with its ends."""
     ends = {name: (metrics.get(f"{name}/low"), metrics.get(f"{name}/high")) for name in metrics}
     return {
-        name: value if None in ends[name] else f"{value:.4g} ({ends[name][0]:g} to {ends[name][1]:g})"
+        name: value if None in ends[name] else f"{value:.4g} ({ends[name][0]:.3g} to {ends[name][1]:.3g})"
         for name, value in without_details(metrics).items()
     }
 

@@ -123,6 +123,14 @@ def test_columns_of_a_penalised_model_are_ranked_by_their_scaled_coefficients():
     assert [row["column"] for row in column_rows(shared, penalties=False)] == ["spend"]
 
 
+def test_a_column_whose_penalty_tuning_has_raised_has_little_relevance():
+    shared = {"bank": TunedCoefficients(None, {"age": 0.01, "noise": 1.0}, ""),
+              "shop": TunedCoefficients(None, {"spend": 0.02}, "")}  # fmt: skip
+    rows = column_rows(shared, penalties=True)
+    assert [row["column"] for row in rows] == ["age", "spend", "noise"]
+    assert [row["relevance"] for row in rows] == pytest.approx([100 / 151, 50 / 151, 1 / 151])
+
+
 def test_a_figure_is_shown_with_the_ends_of_its_interval():
     found = with_intervals({"test auc": 0.81234567, "test auc/low": 0.7, "test auc/high": 0.9, "bytes": 12.0})
     assert found == {"test auc": "0.8123 (0.7 to 0.9)", "bytes": 12.0}
