@@ -87,10 +87,10 @@ def permutation_importance(features: "Array", weights: "Array") -> "Array":
 
 def _permuted(spec: "RunSpec", features: "Array", weights: "Array") -> list[float]:
     """Of a linear regression without penalty; empty for other models, which need others' parts of the scores."""
-    from parley.party.glm.role import row_sets
+    from parley.party.glm.role import training_rows
     from parley.protocols.glm.settings import GlmSpec
 
     settings = spec.settings(GlmSpec)
     if settings.family != "linear" or settings.penalty.strength:
         return []
-    return [float(value) for value in permutation_importance(features[row_sets(spec, len(features)).trained], weights)]
+    return [float(value) for value in permutation_importance(features[training_rows(spec, 0, len(features))], weights)]
