@@ -123,10 +123,33 @@ class LabelAccess:
         labels = self.read(self.spec, "real" if loss in ("squared", "ridge") else "classes")
         if loss in ("logistic", "squared_hinge") and len(labels.classes) != 2:
             raise LabelsMissing(
-                f"the {loss} loss takes two classes, {self.spec.label_table} has {len(labels.classes)}: use softmax, "
-                "or two classes"
+                f"the {loss} loss takes two classes, {self.spec.label_table} has {len(labels.classes)}: name a label "
+                "table of two classes (`labels`), train all classes by `algorithm: bambi` with `loss: softmax`, or "
+                "numbers by `loss: squared` or glm's `family: linear`"
             )
         return labels
+
+    def check_size(self, labels: Labels) -> None:
+        """Refuse numbers that no sum of predictions could reach: it would be found out in the middle of the run.
+
+        Raises:
+            LabelsMissing: if their root mean square is larger than a sum may be; that of the declared range, if noisy.
+        """
+        if labels.classes or not len(labels):
+            return
+        limit, bins = self.spec.privacy.aggregation.resolved[2], self.spec.privacy.labels.bins
+        square = (
+            (bins.low**2 + bins.low * bins.high + bins.high**2) / 3
+            if bins is not None
+            else float(np.mean(np.square(labels.values)))
+        )
+        if square > limit**2:
+            raise LabelsMissing(
+                f"numbers of {self.spec.label_table} are too large for a sum, which holds {limit:g} at most: have the "
+                "coordinator's owner declare `unit: 100000` (or the like) for these labels, so that figures and "
+                "predictions are hundred thousands, or agree on a larger `aggregation.limit` in the spec's privacy and "
+                "all parties' policies"
+            )
 
     def class_weights(self, labels: Labels, rows: RowNumbers, wanted: Any) -> NDArray[np.float64] | None:
         """The weight of each class, as a spec's `class_weights` wants it for these training rows; None for alike.

@@ -155,6 +155,48 @@ class Numbers:
 
 
 @dataclass(frozen=True)
+class Exposed:
+    """Numbers with the log link of rows that were observed for so long each: η is of one unit of it, μ = e·exp(η)."""
+
+    family: Numbers
+    exposure: Vector
+    """e of each row."""
+
+    @property
+    def estimates_dispersion(self) -> bool:
+        """As of the family."""
+        return self.family.estimates_dispersion
+
+    def mean(self, eta: Array) -> Array:
+        """μ of η."""
+        return self.family.mean(self._whole(eta))
+
+    def slope(self, eta: Array) -> Array:
+        """dμ/dη."""
+        return self.family.slope(self._whole(eta))
+
+    def variance(self, eta: Array) -> Array:
+        """V(μ(η))."""
+        return self.family.variance(self._whole(eta))
+
+    def losses(self, eta: Array, y: Array) -> Array:
+        """The loss of each row."""
+        return self.family.losses(self._whole(eta), y)
+
+    def deviance(self, eta: Array, y: Array) -> float:
+        """D."""
+        return self.family.deviance(self._whole(eta), y)
+
+    def start(self, y: Array) -> float:
+        """η of a model that has an intercept only: where Σ (y − e·m) (e·m)^(1−p) is 0."""
+        e, p = self.exposure, self.family.power
+        return float(np.log(max(float((y * e ** (1 - p)).sum() / (e ** (2 - p)).sum()), 1e-12)))
+
+    def _whole(self, eta: Array) -> Array:
+        return np.asarray(eta + np.log(self.exposure))
+
+
+@dataclass(frozen=True)
 class Quadratic:
     """½ βᵀPβ − βᵀl."""
 

@@ -97,6 +97,29 @@ def _columns(probabilities: Array) -> Array:
     return np.hstack([1.0 - p, p]) if p.shape[1] == 1 else p
 
 
+AVERAGED = ("loss", "auc", "average precision", "ks", "brier score", "calibration error")
+"""Figures that are averaged over parties which hold labels of their own."""
+
+
+def party_addends(probabilities: Array, classes: Array) -> Array:
+    """One party's addends of such averages: AVERAGED, then a one for each that its rows define."""
+    p, truth = np.asarray(probabilities, dtype=np.float64), np.asarray(classes, dtype=np.int64)
+    figures = classification_figures(p, truth)
+    if len(truth):
+        likely = np.maximum(p[np.arange(len(truth)), truth], np.finfo(np.float64).tiny)
+        figures["loss"] = float(-np.log(likely).mean())
+    defined = [name in figures for name in AVERAGED]
+    return np.array([*(figures.get(name, 0.0) for name in AVERAGED), *defined], dtype=np.float64)
+
+
+def party_averages(sums: Array) -> dict[str, float]:
+    """The averages, from the sums of all parties' addends; figures that no party's rows define are left out."""
+    values, parties = np.split(np.asarray(sums, dtype=np.float64), 2)
+    counts = np.rint(parties)
+    found = zip(AVERAGED, values, counts, strict=True)
+    return {f"mean {name}": float(value / count) for name, value, count in found if count > 0}
+
+
 def regression_figures(values: Array, targets: Array) -> dict[str, float]:
     """Figures of predicted numbers against the true ones."""
     errors = np.asarray(values, dtype=np.float64).reshape(-1) - np.asarray(targets, dtype=np.float64).reshape(-1)

@@ -42,8 +42,9 @@ class SumOutOfRange(SumRefused):
     def __init__(self) -> None:
         super().__init__(
             "RANGE_EXCEEDED: a sum did not open: a value of one of the parties does not fit the ring, or the parties "
-            "were told different things. Lower the step sizes or standardise the features; each party's own log says "
-            "whether it was its value"
+            "were told different things. Lower the step sizes, standardise the features, declare a `unit` for labels "
+            "that are large numbers, or raise `privacy.aggregation.limit`; each party's own log says whether it was "
+            "its value"
         )
 
 

@@ -1,5 +1,8 @@
 """What a party shares of the coefficients that a run has found for it: what its policy allows, to three digits.
 
+Where a column's values lie (its mean, quantiles, edges of bins) is told to three digits of its deviation if that is
+more: years from 1950 to 2020 would else be decades.
+
 They are coefficients of a linear model, or of penalties that the run has tuned, and part of the party's own model. One
 number for the whole party says how strongly all of its columns had to be held back together; one for each column says
 which of them matter, and by their names what they are.
@@ -7,6 +10,7 @@ which of them matter, and by their names what they are.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from math import floor, log10
 from typing import Literal
 
 Sharing = Literal["nothing", "party", "columns"]
@@ -30,11 +34,12 @@ class Coefficient:
     figure: str = ""
     """What the number is, where it is no coefficient but another figure of the column."""
 
-    def rounded(self) -> "Coefficient":
-        """With the digits that leave."""
+    def rounded(self, deviation: float | None = None) -> "Coefficient":
+        """With the digits that leave; `deviation` is the column's, where the run has found it."""
+        is_place = self.figure == "mean" or self.figure.startswith("quantile ") or self.figure.endswith(" up to")
         return replace(
             self,
-            value=_short(self.value),
+            value=_placed(self.value, deviation) if is_place and deviation else _short(self.value),
             standard_error=_short_if_any(self.standard_error),
             p_value=_short_if_any(self.p_value),
             low=_short_if_any(self.low),
@@ -58,11 +63,18 @@ def shared(party: str, found: Sequence[Coefficient], sharing: Sharing) -> Shared
         return SharedCoefficients((), f"{party} keeps its coefficients to itself, by its policy")
     if by_column and sharing != "columns":
         return SharedCoefficients((), f"{party} keeps the coefficients of its columns to itself, by its policy")
-    return SharedCoefficients(tuple(one.rounded() for one in found))
+    deviations = {one.column: one.value for one in found if one.figure == "deviation"}
+    return SharedCoefficients(tuple(one.rounded(deviations.get(one.column)) for one in found))
 
 
 def _short(value: float) -> float:
     return float(f"{value:.{DIGITS}g}")
+
+
+def _placed(value: float, deviation: float) -> float:
+    if abs(value) <= deviation:
+        return _short(value)
+    return round(value, DIGITS - 1 - floor(log10(deviation)))
 
 
 def _short_if_any(value: float | None) -> float | None:

@@ -42,9 +42,14 @@ class AlgorithmSettings(Section):
     noises_counts: ClassVar[bool] = False
     """Whether `features: counts` makes everything that leaves of a party's rows noisy."""
 
-    validates: ClassVar[Literal["split", "always", "never"]] = "never"
-    """Whether a run measures "validation" figures: on the rows of `split.validation`, always (the upper rows serve it),
-    or never; one that never does cannot be stopped early."""
+    validates: ClassVar[Literal["split", "at_end", "always", "never"]] = "never"
+    """Whether a run measures "validation" figures: on the rows of `split.validation`, on these but only at its end,
+    always (the upper rows serve it), or never; the second and the last cannot be stopped early."""
+
+    @property
+    def averages_figures(self) -> bool:
+        """Whether parties can sum figures of their own labels, so that a spec may ask for `evaluation.averages`."""
+        return False
 
     @property
     def run_length(self) -> int:

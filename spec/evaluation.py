@@ -6,13 +6,18 @@ from parley.spec.section import Section
 
 
 class EvaluationSpec(Section):
-    """How held-out rows are judged, where the coordinator holds their labels."""
+    """How held-out rows are judged: threshold and resamples where the coordinator holds their labels."""
 
     threshold: float = Field(default=0.5, ge=0.01, le=0.99)
     """Of two classes: a row is taken for the second one above this probability, in hundredths. The confusion matrix is
     at the nearest cut that leaves enough rows on each side (`test threshold` says which)."""
     resamples: int = Field(default=0, ge=0, le=10_000)
     """Bootstrap resamples, for 95 % intervals of the figures (`test auc/low`, `test auc/high`); 0 for none."""
+
+    averages: bool = False
+    """Where parties have labels of their own (fedbio, hgp): the parties' mean of AUC, average precision, KS, Brier
+    score, calibration error and log loss (`test mean auc`), each party's over its own test rows, or its validation
+    rows where it has none of them."""
 
     @field_validator("threshold")
     @classmethod

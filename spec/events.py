@@ -24,6 +24,15 @@ def without_details(metrics: Metrics) -> dict[str, float]:
     return {name: value for name, value in metrics.items() if not is_detail(name)}
 
 
+def with_intervals(metrics: Metrics) -> dict[str, Any]:
+    """The metrics that stand for themselves, those that have an interval with its ends."""
+    ends = {name: (metrics.get(f"{name}/low"), metrics.get(f"{name}/high")) for name in metrics}
+    return {
+        name: value if None in ends[name] else f"{value:.4g} ({ends[name][0]:.3g} to {ends[name][1]:.3g})"
+        for name, value in without_details(metrics).items()
+    }
+
+
 def newest(before: Metrics, after: Metrics) -> dict[str, float]:
     """Metrics with newer ones: an evaluation replaces all details of the one before, which may have had others."""
     evaluated = any(name.startswith(("test ", "validation ")) for name in after)

@@ -39,6 +39,11 @@ class RowSets:
         """The sets that figures are taken over, those that have rows, by name."""
         return {name: rows for name, rows in (("validation", self.validation), ("test", self.test)) if len(rows)}
 
+    @cached_property
+    def measured(self) -> Rows:
+        """The rows of these sets one after the other: what an algorithm that scores them all at once scores."""
+        return np.concatenate([self.validation, self.test])
+
     @property
     def fewest_held_out(self) -> int | None:
         """Fewest rows that figures are taken over; None where there are none."""

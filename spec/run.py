@@ -204,13 +204,22 @@ class RunSpec(Section):
         return self
 
     def _check_stop(self) -> None:
-        on_split = self.train.validates == "split"
+        on_split = self.train.validates in ("split", "at_end")
         if self.split.validation != 0 and not on_split:
             raise ValueError(f"split.validation: {self.train.algorithm} measures nothing on such rows; leave it out")
+        if self.evaluation.averages and not self.train.averages_figures:
+            raise ValueError(
+                f"evaluation.averages: not with {self.train.algorithm} and these settings: it is for parties that hold "
+                "classes of their own and sum exact figures; leave it out"
+            )
         if self.stop is None:
             return
         if self.train.validates == "never":
             raise ValueError(f"stop: {self.train.algorithm} evaluates nothing, so there is no best model; leave it out")
+        if self.train.validates == "at_end":
+            raise ValueError(
+                f"stop: {self.train.algorithm} is solved at once, so there is no earlier model; leave it out"
+            )
         if self.train.works_unattended:
             raise ValueError("stop: the parties work on while they are evaluated; use a synchronous schedule")
         if self.stop.metric.startswith("validation ") and on_split and self.split.validation == 0:

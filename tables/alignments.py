@@ -4,8 +4,8 @@ import dataclasses
 import json
 import os
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Sequence
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from parley.tables.id_lists import PIECE
@@ -92,15 +92,15 @@ class AlignmentStore:
         finally:
             os.close(directory)
 
-    def load(self, name: str, table: str, coordinator: str) -> Alignment:
-        """The alignment of that name, if it is of this table and this coordinator made it."""
+    def load(self, name: str, table: str, coordinator: str, others: Collection[str] = ()) -> Alignment:
+        """The alignment of that name, if it is of this table, or of one of the others, and this coordinator made it."""
         if not self.has(name):
             raise AlignmentUnknown(
                 f"no alignment {name!r} is stored here: make it with `parley align --table {table} --name {name}`, or "
                 "leave `alignment` out of the spec"
             )
         found = self._read(name)
-        if (found.table, found.coordinator) != (table, coordinator):
+        if found.table not in (table, *others) or found.coordinator != coordinator:
             raise AlignmentUnknown(
                 f"alignment {name!r} is of table {found.table!r}, made by {found.coordinator}: not for table {table!r} "
                 f"of {coordinator}"

@@ -9,6 +9,7 @@ import csv
 import gzip
 import io
 import lzma
+import re
 import zipfile
 import zlib
 from collections.abc import Callable, Collection, Iterator, Sequence
@@ -249,6 +250,11 @@ def csv_header(path: Path, delimiter: str) -> tuple[int, list[str]]:
         raise TableUnreadable(path, problem, f'Write `delimiter: "{written}"` on the table')
     refuse_duplicates(path, names)
     return header[0], names
+
+
+def is_index(name: str) -> bool:
+    """Whether a column is the row numbers that pandas writes beside a table's columns: no feature unless named."""
+    return re.fullmatch(r"__index_level_\d+__", name) is not None
 
 
 def open_parquet(path: Path, texts: Collection[str], wanted: Collection[str] | None) -> ArrowFile:

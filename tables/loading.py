@@ -33,6 +33,7 @@ from parley.tables.files import (
     as_text,
     csv_header,
     decoded,
+    is_index,
     open_csv,
     open_npz,
     open_parquet,
@@ -227,12 +228,13 @@ def load_labels(
     only: RowChoice | None = None,
     spelling: Spelling = PLAIN,
     unlabelled: Literal["refuse", "drop"] = "refuse",
+    unit: float = 1.0,
 ) -> Labels:
     """Load labels and their identities from the same formats as features.
 
     `classes`: indices 0 … C − 1. Names and integers are numbered in sorted order (so 0 … C − 1 stay as they are and
     ±1 become 1 and 0), unless `classes` fixes the list, as it must where a file may lack a class. `real`: floats.
-    `unlabelled`: rows without a label are refused, or are as if they were not there.
+    `unlabelled`: rows without a label are refused, or are as if they were not there. `unit`: real labels are so many.
     """
     request = _labels_request(path, format, id_column, column, delimiter, only)
     file, id_column = open_source(request)
@@ -243,7 +245,7 @@ def load_labels(
         raise TableEmpty(request.source, "there are no labels", "Write at least one row")
     ids, order = _sorted_ids(file, id_column)
     if kind == "real":
-        return Labels(ids, _real(file, column, spelling)[order], ())
+        return Labels(ids, _real(file, column, spelling)[order] / unit, ())
     known, values = _classes(file, column, classes)
     return Labels(ids, values[order], known)
 
@@ -412,7 +414,8 @@ def chosen_columns(request: TableRequest, file: TableFile, id_column: str) -> li
         _refuse_left_out(request)
         return chosen
     not_features = {id_column, request.label_column, *(getattr(file, "vectors", ()))} - set(request.categorical)
-    chosen = [name for name in file.names if name not in not_features and name not in request.exclude]
+    left_out = {name for name in file.names if is_index(name) and name not in request.categorical} | {*request.exclude}
+    chosen = [name for name in file.names if name not in not_features and name not in left_out]
     _refuse_absent(file, [*request.categorical, *(date.column for date in request.spelling.dates), *request.exclude])
     return chosen
 

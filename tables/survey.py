@@ -25,6 +25,7 @@ from parley.tables.files import (
     decompressed,
     diagnose_csv,
     guarded,
+    is_index,
     refuse_duplicates,
     table_format,
 )
@@ -112,7 +113,7 @@ class _Tally:
     @property
     def features(self) -> list[str]:
         """Columns that are neither id nor label."""
-        return [name for name in self.names if name != self.identity and name not in self._others]
+        return [name for name in self.names if name not in (self.identity, *self._others) and not is_index(name)]
 
     def add(self, columns: dict[str, Any], rows: int) -> None:
         """Take some rows into account."""

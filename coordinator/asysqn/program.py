@@ -237,6 +237,7 @@ def check(spec: RunSpec, access: LabelAccess, rows: CommonRows) -> None:
     """Refuse labels that do not fit the parties' rows, or a split that does not."""
     labels = access.load(spec.settings(AsysqnSpec).loss)
     check_rows(labels, rows.count, rows.digest, rows.party)
+    access.check_size(labels)
     access.class_weights(labels, np.arange(rows.count), spec.settings(AsysqnSpec).class_weights)
     figures_of(spec, access, labels, divide(spec.split, rows.count, stream(spec.seed, "split")))
 

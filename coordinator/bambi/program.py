@@ -206,6 +206,7 @@ def check(spec: RunSpec, access: LabelAccess, rows: CommonRows) -> None:
     """Refuse labels that do not fit the parties' rows, or a split that does not."""
     labels = access.load(spec.settings(BambiSpec).loss)
     check_rows(labels, rows.count, rows.digest, rows.party)
+    access.check_size(labels)
     own_problem(spec, access, labels, loss_of(spec.settings(BambiSpec), labels)[0], None)
     access.class_weights(labels, np.arange(rows.count), spec.settings(BambiSpec).class_weights)
     evaluations(spec, access, labels, divide(spec.split, rows.count, stream(spec.seed, "split")))

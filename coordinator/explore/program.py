@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from parley.coordinator.forecasts import Forecast, Trips, Widths, widths_of
-from parley.coordinator.labels import LabelAccess, ReleasePlan, check_rows
+from parley.coordinator.labels import LabelAccess, LabelsMissing, ReleasePlan, check_rows
 from parley.coordinator.programs import CommonRows, CoordinatorAlgorithm, Observer, due
 from parley.numerics.losses import ForwardCorrectedLogistic, Logistic
 from parley.numerics.streams import stream
@@ -59,18 +59,33 @@ def program(spec: RunSpec, access: LabelAccess) -> ExploreProgram:
     crossed = spec.settings(ExploreSpec).correlations
     if not spec.settings(ExploreSpec).against_label:
         return ExploreProgram(None, np.empty(0, dtype=np.int64), spec.checkpoint_every, correlations=crossed)
-    labels = access.load("logistic")
+    labels = two_classes(access)
     rows = divide(spec.split, len(labels), stream(spec.seed, "split")).trained
     _count_figures(spec, access, labels, rows)
     gate = access.gate(labels, Logistic(), ReleasePlan(lambda _: rows, 1, rows))
     return ExploreProgram(gate, rows, spec.checkpoint_every, correlations=crossed)
 
 
+def two_classes(access: LabelAccess) -> Labels:
+    """The labels that evidence is against.
+
+    Raises:
+        LabelsMissing: if they are not of two classes.
+    """
+    labels = access.load("softmax")
+    if len(labels.classes) != 2:
+        raise LabelsMissing(
+            f"evidence is against labels of two classes, {access.spec.label_table} has {len(labels.classes)}: name a "
+            "label table of two classes (`labels`), or leave `against_label` out"
+        )
+    return labels
+
+
 def check(spec: RunSpec, access: LabelAccess, rows: CommonRows) -> None:
     """Refuse labels that do not fit the parties' rows, or a split that does not."""
     trained = divide(spec.split, rows.count, stream(spec.seed, "split")).trained
     if spec.settings(ExploreSpec).against_label:
-        labels = access.load("logistic")
+        labels = two_classes(access)
         check_rows(labels, rows.count, rows.digest, rows.party)
         _count_figures(spec, access, labels, trained)
 

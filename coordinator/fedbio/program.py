@@ -12,6 +12,7 @@ import parley.coordinator.fedbio.rounds as fedbio
 from parley.coordinator.forecasts import Forecast, Trips, Widths, evaluations, kept, network_size, widths_of
 from parley.coordinator.labels import LabelAccess
 from parley.coordinator.programs import CoordinatorAlgorithm, LabelFreeProgram, Observer, Report, due
+from parley.numerics.metrics import AVERAGED
 from parley.privacy.release import Addend, Release
 from parley.protocols.fedbio.codec import PROTOCOL, decode_contribution, encode_instruction
 from parley.protocols.fedbio.messages import AveragingRound
@@ -20,8 +21,6 @@ from parley.protocols.tensor.codec import Blobs
 from parley.spec.run import RunSpec
 
 Rounds = Generator[AveragingRound, Any, None]
-MEASURES = 7
-"""Numbers that an evaluation sums."""
 
 
 @dataclass(frozen=True)
@@ -89,6 +88,8 @@ class FedbioProgram(LabelFreeProgram):
         metrics = yield from fedbio.evaluation(self._settings, k, self.averages)
         found = {"validation loss": metrics.loss, "validation error": metrics.error}
         known = {"test error": metrics.test_error, "detection AUC": metrics.auc}
+        judged = "validation" if metrics.test_error is None else "test"
+        found |= {f"{judged} {name}": value for name, value in metrics.averages.items()}
         return found | {name: value for name, value in known.items() if value is not None}
 
 
@@ -104,6 +105,7 @@ def program(spec: RunSpec, _: LabelAccess) -> FedbioProgram:
 def foretell(spec: RunSpec, _: LabelAccess, widths: Widths) -> Forecast:
     """What the rounds carry: the average down, an addend of the same length up; momenta once more."""
     train, parties = spec.settings(FedbioSpec), len(spec.parties)
+    averaged = 2 * len(AVERAGED) if spec.evaluation.averages else 0
     size, sampled = _shared_size(train, widths, spec), train.parties_per_round
     number = np.dtype(spec.dtype).itemsize
     # Who was not in the round before needs the variables beside the momenta.
@@ -118,7 +120,7 @@ def foretell(spec: RunSpec, _: LabelAccess, widths: Widths) -> Forecast:
         Trips(plain, number * size, size, participants=sampled),
         Trips(train.rounds - 1 - plain, number * opening, size, participants=sampled),
         *momenta,
-        Trips(evaluations(train.rounds, spec.evaluate_every), number * size, MEASURES, 8),
+        Trips(evaluations(train.rounds, spec.evaluate_every), number * size, fedbio.MEASURES + averaged, 8),
         Trips(checkpoints, keeps=True),
         Trips(1, number * size, keeps=True),
     ]

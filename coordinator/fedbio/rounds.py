@@ -14,12 +14,13 @@ the averaged variables and are then averaged themselves.
 Which blocks a vector holds is the parties' affair: the coordinator only adds and divides.
 """
 
-from collections.abc import Generator
-from dataclasses import dataclass
+from collections.abc import Generator, Mapping
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
 
+from parley.numerics.metrics import party_averages
 from parley.numerics.participation import participants
 from parley.privacy.aggregation import SurvivorsSum
 from parley.protocols.fedbio.messages import AveragingRound
@@ -34,6 +35,8 @@ class InvalidSettings(ValueError):
     """The settings have no parties, or ask for more of them than there are."""
 
 
+MEASURES = 7
+"""Numbers that an evaluation sums, without averages of further figures."""
 LARGEST_MEAN = 2.0**13
 """No variable or momentum needs to be larger; far below the limit of a secure sum, so that divergence has its name."""
 
@@ -106,6 +109,8 @@ class Metrics:
     """Share of mistakes on test rows; None where no party has any."""
     auc: float | None = None
     """Mean over the parties of how well small weights point at wrong labels; None where none knows the truth."""
+    averages: Mapping[str, float] = field(default_factory=dict)
+    """Other figures of the parties' own rows, averaged over them, where the spec asks for these."""
 
 
 def iteration(settings: Settings, k: int, before: Averages) -> Generator[AveragingRound, Answer, Progress]:
@@ -126,13 +131,15 @@ def evaluation(settings: Settings, k: int, averages: Averages) -> Generator[Aver
     The sums are in units of `MEASURE_UNIT` rows, so that they fit the ring however many rows there are.
     """
     answer = yield AveragingRound("evaluate", k, settings.everyone, averages.variables)
-    loss, errors, rows, mistakes, tested, auc, judges = answer.total if isinstance(answer, SurvivorsSum) else answer
+    total = answer.total if isinstance(answer, SurvivorsSum) else answer
+    loss, errors, rows, mistakes, tested, auc, judges = total[:MEASURES]
     return Metrics(
         float(loss / rows),
         float(errors / rows),
         round(float(rows) * MEASURE_UNIT),
         float(mistakes / tested) if round(float(tested) * MEASURE_UNIT) else None,
         float(auc / judges) if round(float(judges)) else None,
+        party_averages(total[MEASURES:]) if len(total) > MEASURES else {},
     )
 
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Generator
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from google.protobuf.message import Message
@@ -23,6 +23,7 @@ from parley.protocols.glm.settings import GlmSpec
 from parley.protocols.tensor.codec import Blobs
 from parley.spec.rows import RowSets, divide
 from parley.spec.run import RunSpec
+from parley.tables.errors import RowsDiffer
 from parley.tables.loading import Labels
 
 
@@ -60,18 +61,54 @@ def program(spec: RunSpec, access: LabelAccess) -> GlmProgram:
     labels = _labels(settings, access)
     rows = divide(spec.split, len(labels), stream(spec.seed, "split"))
     loss: Loss = Squared() if settings.variance_power is not None else Logistic()
-    gate = access.gate(labels, loss, ReleasePlan(lambda _: rows.trained, 1, rows.trained), dtype=np.float64)
+    plan = ReleasePlan(lambda _: rows.trained, 1, rows.trained)
+    gates = [gate := access.gate(labels, loss, plan, dtype=np.float64)]
+    exposed = exposure(settings, access, labels)
+    if exposed is not None:
+        gates.append(exposed.access.gate(exposed.table, Squared(), plan, dtype=np.float64))
     problem = glm.Problem(
         settings,
         family_of(settings, gate.loss),
         rows,
         gate,
-        _evaluation(access, labels, rows),
+        _evaluations(access, labels, rows),
         family_of(settings, loss),
         spec.checkpoint_every,
         access.class_weights(labels, rows.trained, settings.class_weights),
+        None if exposed is None else glm.Exposure(gates[1], exposed.table.values.astype(np.float64)),
     )
-    return GlmProgram(problem, OutcomeGate(gate.is_paid, gate.is_known_paid))
+    paid = OutcomeGate(
+        lambda release: all(each.is_paid(release) for each in gates),
+        lambda release: all(each.is_known_paid(release) for each in gates),
+    )
+    return GlmProgram(problem, paid)
+
+
+class Exposed(NamedTuple):
+    """A label table with how much of each row was observed."""
+
+    table: Labels
+    access: LabelAccess
+
+
+def exposure(settings: GlmSpec, access: LabelAccess, labels: Labels) -> Exposed | None:
+    """The exposures that the spec names; None where rows count alike.
+
+    Raises:
+        LabelsMissing: if they are not all positive.
+        RowsDiffer: if they are about other rows.
+    """
+    if settings.exposure is None:
+        return None
+    beside = access.beside(settings.exposure)
+    known = beside.load("squared")
+    if not np.array_equal(known.ids, labels.ids):
+        raise RowsDiffer(f"{settings.exposure} is not about the rows of the labels: align them by id")
+    if known.values.min(initial=1.0) <= 0:
+        raise LabelsMissing(
+            f"exposures are positive, and some of {settings.exposure} are not: correct or drop those rows"
+        )
+    return Exposed(known, beside)
 
 
 def family_of(settings: GlmSpec, loss: Loss) -> Family:
@@ -89,16 +126,19 @@ def _labels(settings: GlmSpec, access: LabelAccess) -> Labels:
     return labels
 
 
-def _evaluation(access: LabelAccess, labels: Labels, rows: RowSets) -> Evaluation:
-    return access.evaluation(labels, rows.test, "test", 1)
+def _evaluations(access: LabelAccess, labels: Labels, rows: RowSets) -> dict[str, Evaluation]:
+    return {name: access.evaluation(labels, chosen, name, 1) for name, chosen in rows.held_out.items()}
 
 
 def check(spec: RunSpec, access: LabelAccess, rows: CommonRows) -> None:
     """Refuse labels that do not fit the parties' rows or the family, or a split that does not fit the rows."""
     labels = _labels(spec.settings(GlmSpec), access)
     check_rows(labels, rows.count, rows.digest, rows.party)
+    if spec.settings(GlmSpec).variance_power == 0:  # others have a log link
+        access.check_size(labels)
+    exposure(spec.settings(GlmSpec), access, labels)
     access.class_weights(labels, np.arange(rows.count), spec.settings(GlmSpec).class_weights)
-    _evaluation(access, labels, divide(spec.split, rows.count, stream(spec.seed, "split")))
+    _evaluations(access, labels, divide(spec.split, rows.count, stream(spec.seed, "split")))
 
 
 def predictor(spec: RunSpec, access: LabelAccess) -> Predictor:
@@ -129,8 +169,8 @@ def foretell(spec: RunSpec, access: LabelAccess, widths: Widths) -> Forecast | N
         solution += 8 * (mixed + 1) ** 2  # with how columns follow from each other
         solution += 8 * (mixed + 1) ** 2 if settings.class_weights is None else 0  # and how sure it is
     ends = [Trips(1, keeps=True)] if due(1, spec.checkpoint_every) else []
-    parts = range(0, len(rows.test), glm.EVALUATION_ROWS)
-    ends += [Trips(1, 0.0, min(glm.EVALUATION_ROWS, len(rows.test) - first), 8) for first in parts]
+    parts = range(0, len(rows.measured), glm.EVALUATION_ROWS)
+    ends += [Trips(1, 0.0, min(glm.EVALUATION_ROWS, len(rows.measured) - first), 8) for first in parts]
     first, *others = [*ends, Trips(1, keeps=True)]
     return [*trips, replace(first, sent=solution), *others]
 

@@ -11,7 +11,7 @@ A run is one generator: it yields rounds and is sent the sums. Before the soluti
 interrupted begins anew, asks for the same mixtures and finds the same solution.
 """
 
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -19,11 +19,12 @@ import numpy as np
 
 from parley.coordinator.programs import Observer, Report, due
 from parley.numerics.arrays import Array, Vector
-from parley.numerics.generalised_linear import Family, Fit, NoSolution, Quadratic, fit
+from parley.numerics.generalised_linear import Exposed, Family, Fit, NoSolution, Numbers, Quadratic, fit
 from parley.numerics.limbs import from_limbs
 from parley.privacy.evaluations import Evaluation
 from parley.protocols.glm.messages import PENALTY_UNIT, SHRINK_TAIL, GlmRound, Solution, columns_of
 from parley.protocols.glm.settings import GlmSpec
+from parley.spec.events import RunWarning
 from parley.spec.rows import Rows, RowSets
 
 FIRST_ROWS = 256
@@ -33,6 +34,14 @@ CHUNK = 1 << 20
 EVALUATION_ROWS = 1 << 16
 DEPENDENT = 1e-9
 """A direction of the mixtures that is shorter than this share of the longest one is rounding."""
+UNBOUNDED = 1e4
+"""A variance of a coefficient beyond this, of a column of unit size: rows of some kind have one outcome only."""
+UNBOUNDED_COLUMNS = RunWarning(
+    "coefficients without bound",
+    "some columns tell the outcome of some rows for certain, so that coefficients and standard errors there mean "
+    "nothing",
+    "take a `penalty`, or give the columns fewer and larger categories",
+)
 FIRST_TIE = 0.5
 FEW_STEPS = 40
 """Shrinking steps in which their tie is balanced."""
@@ -49,6 +58,16 @@ class Labels(Protocol):
 
 
 @dataclass(frozen=True)
+class Exposure:
+    """How much of each row was observed."""
+
+    gate: Labels
+    """The way to what the solution is made from."""
+    values: Vector
+    """Of all rows, for the label holder's own eyes."""
+
+
+@dataclass(frozen=True)
 class Problem:
     """What stays fixed for a run."""
 
@@ -56,12 +75,15 @@ class Problem:
     family: Family
     rows: RowSets
     labels: Labels
-    evaluation: Evaluation
+    evaluations: Mapping[str, Evaluation]
+    """The ways out for figures of held-out rows, by the name of the set."""
     predicted: Family
     """The family of true labels: what held-out rows are predicted by."""
     checkpoint_every: int = 0
     class_weights: Array | None = None
     """Of the two classes; None where rows count alike."""
+    exposure: Exposure | None = None
+    """Of all rows; None where they were observed alike."""
 
 
 @dataclass(frozen=True)
@@ -95,16 +117,28 @@ def rounds(problem: Problem, done: int, observe: Observer) -> Generator[GlmRound
         if due(1, problem.checkpoint_every):
             yield GlmRound("checkpoint", 1, solution=solution)
             solution = None  # the parties have it
-    parts, rows = [], problem.rows.test
+    parts, rows = [], problem.rows.measured
     for first in range(0, len(rows), EVALUATION_ROWS):
         count = min(EVALUATION_ROWS, len(rows) - first)
         parts.append((yield GlmRound("evaluate", first=first, count=count, solution=solution)))
         solution = None
     if parts:
-        scores = problem.labels.score(rows, scored(problem.predicted, problem.settings, np.concatenate(parts)))
-        shown = problem.evaluation.release(1, scores)
-        observe(Report(1, {f"test {name}": value for name, value in shown.items()}))
+        observe(Report(1, _measured(problem, scored(problem.predicted, problem.settings, np.concatenate(parts)))))
     yield GlmRound("finish", 1, solution=solution)
+
+
+def _measured(problem: Problem, predicted: Array) -> dict[str, float]:
+    """Figures of each held-out set; `predicted` has the sets' rows one after the other."""
+    found, first = dict[str, float](), 0
+    for held_out, rows in problem.rows.held_out.items():
+        part = predicted[first : first + len(rows)]
+        if problem.exposure is not None:
+            part = part * problem.exposure.values[rows, None]
+        scores = problem.labels.score(rows, part)
+        shown = problem.evaluations[held_out].release(1, scores)
+        found |= {f"{held_out} {name}": value for name, value in shown.items()}
+        first += len(rows)
+    return found
 
 
 def scored(family: Family, settings: GlmSpec, eta: Vector) -> Array:
@@ -121,7 +155,9 @@ def _solution(problem: Problem, observe: Observer) -> Rounds:
         solution, found = yield from _penalised(problem, reduced, weights)
     else:
         reduced = reduce(mixed, penalised=False)
-        found = fit(reduced.z, y := _target(problem), problem.family, weights=_weights(problem, y))
+        found = fit(reduced.z, y := _target(problem), _trained(problem), weights=_weights(problem, y))
+        if problem.settings.family != "linear" and found.covariance.diagonal().max() > UNBOUNDED:
+            observe(Report(0, {}, UNBOUNDED_COLUMNS))
         freedom = float(found.freedom) if problem.settings.family == "linear" else 0.0
         covariance = None if problem.class_weights is not None else reduced.covariance(found.covariance)
         gram = reduced.covariance(np.linalg.inv(reduced.z.T @ reduced.z))
@@ -192,6 +228,14 @@ def _target(problem: Problem) -> Vector:
     return found
 
 
+def _trained(problem: Problem) -> Family:
+    """The family of the training rows, with how much of each was observed."""
+    if problem.exposure is None or not isinstance(problem.family, Numbers):
+        return problem.family
+    seen = problem.exposure.gate.target(0, problem.rows.trained).astype(np.float64).reshape(-1)
+    return Exposed(problem.family, seen)
+
+
 def _weights(problem: Problem, y: Vector) -> Vector | None:
     """How much each row counts."""
     return None if problem.class_weights is None else np.asarray(problem.class_weights[y.astype(np.int64)])
@@ -205,12 +249,12 @@ def _penalised(problem: Problem, reduced: Reduced, weights: Array) -> Generator[
     size, beta = len(lengths), None
     if not lasso:
         found = fit(
-            reduced.z, y, problem.family, Quadratic(ridge * lengths, np.zeros(size)), weights=_weights(problem, y)
+            reduced.z, y, _trained(problem), Quadratic(ridge * lengths, np.zeros(size)), weights=_weights(problem, y)
         )
         return Solution(reduced.solution(found.beta)), found
-    tie, pull, weights_of = FIRST_TIE, np.zeros(size), _weights(problem, y)
+    tie, pull, weights_of, family = FIRST_TIE, np.zeros(size), _weights(problem, y), _trained(problem)
     for step in range(1, penalty.steps + 1):
-        found = fit(reduced.z, y, problem.family, Quadratic((ridge + tie) * lengths, tie * pull), beta, weights_of)
+        found = fit(reduced.z, y, family, Quadratic((ridge + tie) * lengths, tie * pull), beta, weights_of)
         beta = found.beta
         told = finite((yield GlmRound("shrink", solution=Solution(reduced.solution(beta)), tie=tie)))
         gap, change, size_of = np.sqrt(np.maximum(_lengths(told), 0.0))

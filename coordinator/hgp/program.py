@@ -11,6 +11,7 @@ from parley.coordinator.clock import Clock, links_per_step
 from parley.coordinator.forecasts import Forecast, Trips, Widths, evaluations, kept, network_size, widths_of
 from parley.coordinator.labels import LabelAccess
 from parley.coordinator.programs import CommonRows, CoordinatorAlgorithm, Observer, Report, due
+from parley.numerics.metrics import AVERAGED, party_averages
 from parley.numerics.networks import check_strongly_connected
 from parley.protocols.decentralised.messages import ACCURACY_LEVELS, Phase, StepRange, plan_of
 from parley.protocols.hgp.codec import PROTOCOL
@@ -58,7 +59,12 @@ class HgpProgram(Clock):
             yield StepRange(phase, k, first, min(first + self._train.stretch, steps))
 
     def _read(self, total: Any) -> dict[str, float]:
-        measures, levels = [float(value) for value in total[:8]], np.rint(np.asarray(total[8:-1], dtype=np.float64))
+        averaged = 2 * len(AVERAGED) if self._spec.evaluation.averages else 0
+        counted = len(total) - 1 - averaged
+        measures, levels = (
+            [float(value) for value in total[:8]],
+            np.rint(np.asarray(total[8:counted], dtype=np.float64)),
+        )
         loss, mistakes, rows, _, test_mistakes, test_rows, accuracy, squared = measures
         found = {"validation loss": loss / rows, "validation error": mistakes / rows}
         if test_rows > 0:
@@ -68,6 +74,9 @@ class HgpProgram(Clock):
                 "test mean accuracy": accuracy / float(levels.sum()),
                 "test bottom-decile accuracy": bottom_decile(levels),
             }
+        if averaged:
+            judged = "test" if test_rows > 0 else "validation"
+            found |= {f"{judged} {name}": value for name, value in party_averages(total[counted:-1]).items()}
         found["disagreement"] = max(float(total[-1]), 0.0) / self._parties
         return found | ({"hyper-gradient norm": sqrt(max(squared, 0.0))} if self._train.has_hyper else {})
 
@@ -105,6 +114,7 @@ def foretell(spec: RunSpec, _: LabelAccess, widths: Widths) -> Forecast | None:
     outer, ranges = train.outer.steps, sum(ceil(n / train.stretch) for n in (train.inner_steps, train.hyper_steps))
     sent = outer * train.steps_per_iteration * links * (8 * size + MESSAGE_BYTES)
     summed = MEASURES + (ACCURACY_LEVELS + 1 if personal else 0)
+    summed += 2 * len(AVERAGED) if spec.evaluation.averages else 0
     return [
         Trips(outer * ranges, between=sent / (outer * ranges)),
         Trips(evaluations(outer, spec.evaluate_every), 0.0, summed, 8),

@@ -1,4 +1,5 @@
 // One run: how it stands, its curves, what it found, what it released, what leaves, what happened.
+import { columnParts } from "./columns.js";
 import { Curves } from "./curves.js";
 import { partyTable } from "./overview.js";
 import { isDetail, Quality } from "./quality.js";
@@ -7,7 +8,7 @@ import { ask, bytes, chip, clock, day, duration, el, every, notice, number, perc
 const ENDED = new Set(["COMPLETED", "FAILED", "CANCELLED", "BUDGET_EXHAUSTED"]);
 const MOMENTS = [["training", "While it trains"], ["any time", "Whenever somebody asks"], ["prediction", "If rows are predicted"]];
 export const isLoss = (name) => /loss|objective|distance|optimality|gradient/.test(name);
-export const isCount = (name) => /^(updates|utilisation|staleness|aggregation rounds|peer |rounds to|parties)/.test(name);
+export const isCount = (name) => /^(updates|utilisation|staleness|aggregation rounds|peer |rounds to|parties|deviance|null deviance|dispersion)/.test(name);
 
 export async function run(main, leaving, id) {
   const path = `/api/runs/${encodeURIComponent(id)}`;
@@ -28,6 +29,7 @@ export async function run(main, leaving, id) {
   const log = el("ol", { class: "log", tabindex: "0", "aria-label": "Events, newest first" });
   let epsilon;
   leaving.addEventListener("abort", () => { losses.close(); scores.close(); quality.close(); });
+  if (state.algorithm === "explore") losses.panel.hidden = scores.panel.hidden = prediction.hidden = true; // nothing is trained
   main.append(head, status, tiles, el("div", { class: "columns" }, losses.panel, scores.panel), quality.panel, tuned, prediction, el("div", { class: "columns" }, privacy,
     el("section", { class: "panel" }, el("h2", {}, "Events"), log)), health, crossing,
     el("section", { class: "panel" }, el("details", {}, el("summary", {}, "Spec"), el("pre", { tabindex: "0" }, state.spec_yaml))));
@@ -145,24 +147,7 @@ export async function run(main, leaving, id) {
   async function showCoefficients() {
     const found = await ask(`${path}/coefficients`);
     tuned.hidden = !found.length;
-    const inferred = found.some((party) => Object.keys(party.inference).length);
-    const told = (known) => !inferred ? [] : known
-      ? [number(known.standard_error), number(known.p_value), `${number(known.low)} to ${number(known.high)}`] : ["–", "–", "–"];
-    const heads = [["Party", ""], ["Column", ""], ["Coefficient", "number"],
-      ...(inferred ? [["Standard error", "number"], ["p", "number"], ["95 % interval", "number"]] : [])];
-    const explored = found.flatMap((party) => Object.entries(party.figures).map(([column, figures]) => [party.party, column, figures]));
-    const names = [...new Set(explored.flatMap(([, , figures]) => Object.keys(figures)))].filter((name) => !name.startsWith("bin "));
-    if (explored.length) {
-      update(tuned, el("h2", {}, "Columns"), table([["Party", ""], ["Column", ""], ...names.map((name) => [name, "number"])],
-        explored.map(([party, column, figures]) => [party, column, ...names.map((name) => name in figures ? number(figures[name]) : "–")]), "Columns"));
-      return;
-    }
-    update(tuned, el("h2", {}, "Coefficients"), table(heads,
-      found.flatMap((party) => [
-        ...(party.whole === null ? [] : [[party.party, "all columns", number(party.whole), ...told()]]),
-        ...Object.entries(party.columns).map(([column, value]) => [party.party, column, number(value), ...told(party.inference[column])]),
-        ...(party.kept ? [[party.party, el("span", { class: "soft" }, party.kept), "–", ...told()]] : []),
-      ]), "Coefficients"));
+    update(tuned, ...columnParts(found));
   }
 
   function note(event) {

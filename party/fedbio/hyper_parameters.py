@@ -27,6 +27,7 @@ from parley.party.fedbio.objectives import (
     AutogradObjective,
     Measures,
     Rows,
+    judged,
     largest_step,
     paired_tensors,
     predicted_classes,
@@ -117,6 +118,11 @@ class HyperParameters(AutogradObjective):
             return measures
         mistakes = np.count_nonzero(self.predict(y, self.test[0]) != self.test[1])
         return measures._replace(test_errors=float(mistakes), test_rows=float(len(self.test[1])))
+
+    def judged(self, y: Vector) -> tuple[Vector, Rows]:
+        """Probabilities and true classes of the test rows, or of the validation rows where there are none."""
+        _, _, features, labels = self._tensors
+        return judged(y, (features.numpy(), labels.numpy()) if self.test is None else self.test, self.widths)
 
     def predict(self, y: Vector, features: Vector) -> Rows:
         """The classes that model y gives to `features`."""

@@ -38,6 +38,10 @@ class InvalidData(ValueError):
     """The rows given to an objective do not fit together."""
 
 
+NOBODY = np.empty((0, 2)), np.empty(0, dtype=np.int64)
+"""Probabilities and classes of no rows."""
+
+
 class UpperGradients(NamedTuple):
     """∇_x f and ∇_y f."""
 
@@ -104,6 +108,9 @@ class BilevelObjective(Protocol):
     def measure(self, x: Vector, y: Vector) -> Measures:
         """Loss and mistakes on all validation rows."""
 
+    def judged(self, y: Vector) -> tuple[Vector, Rows]:
+        """Probabilities and true classes of the test rows, or of the validation rows where there are none."""
+
 
 class AutogradObjective(ABC):
     """An objective of which only the two losses are written down; autograd does the rest, in float64."""
@@ -135,6 +142,10 @@ class AutogradObjective(ABC):
         loss = self.lower_loss(torch.from_numpy(x), leaf, torch.from_numpy(rows))
         (gradient,) = torch.autograd.grad(loss, leaf, create_graph=True)
         return _gradient(gradient @ torch.from_numpy(v), (leaf,))[0]
+
+    def judged(self, y: Vector) -> tuple[Vector, Rows]:  # noqa: ARG002
+        """No rows, where the classes are not those of all parties."""
+        return NOBODY
 
 
 @dataclass(frozen=True)
@@ -188,6 +199,10 @@ class Quadratic:
         """f itself; there are no mistakes to count."""
         loss = 0.5 * np.sum((y - self.a) ** 2) + 0.5 * self.ridge * np.sum((x - self.s) ** 2)
         return Measures(float(loss), 0.0, 1.0)
+
+    def judged(self, y: Vector) -> tuple[Vector, Rows]:  # noqa: ARG002
+        """There are no classes."""
+        return NOBODY
 
 
 @dataclass(frozen=True)
@@ -358,6 +373,11 @@ class DataCleaning(AutogradObjective):
             measures = measures._replace(auc=_detection_auc(self.wrong, x), judges=1.0)
         return measures
 
+    def judged(self, y: Vector) -> tuple[Vector, Rows]:
+        """Probabilities and true classes of the test rows, or of the clean rows where there are none."""
+        _, _, features, labels = self._tensors
+        return judged(y, (features.numpy(), labels.numpy()) if self.test is None else self.test, self.widths)
+
     def predict(self, y: Vector, features: Vector) -> Rows:
         """The classes that model y gives to `features`."""
         return predicted_classes(y, features, self.widths)
@@ -403,6 +423,14 @@ def row_measures(scores: Tensor, labels: Tensor) -> Measures:
     loss = functional.cross_entropy(scores, labels, reduction="sum")
     errors = (scores.argmax(dim=1) != labels).sum()
     return Measures(float(loss), float(errors), float(len(labels)))
+
+
+def judged(y: Vector, rows: tuple[Vector, Rows], widths: Sequence[int]) -> tuple[Vector, Rows]:
+    """The probabilities that network y gives to rows, and their true classes."""
+    features, classes = rows
+    with torch.no_grad():
+        scores = _network(torch.from_numpy(y), torch.from_numpy(np.asarray(features, dtype=np.float64)), widths)
+    return scores.softmax(dim=1).numpy(), np.asarray(classes, dtype=np.int64)
 
 
 def predicted_classes(y: Vector, features: Vector, widths: Sequence[int]) -> Rows:

@@ -217,7 +217,8 @@ def role(begun: Begun) -> FedbioRole:
     opened, train = begun.opened, begun.spec.settings(FedbioSpec)
     batches = opened.name + opened.salt
     member = Membership(begun.index, batches, len(opened.names), begun.spec.seed, train.parties_per_round)
-    task, settings = task_of(opened), settings_of(train)
+    task = task_of(opened)
+    settings = replace(settings_of(train), averages=opened.spec.evaluation.averages)
     party = _private(opened, task, settings)
     if party is not None:
         party.releases.open()

@@ -22,6 +22,7 @@ from typing import Literal, Protocol, cast
 
 import numpy as np
 
+from parley.numerics.metrics import party_addends
 from parley.numerics.neumann import neumann_product, project_ball, residual
 from parley.numerics.storm import Schedule, Vector, storm
 from parley.numerics.streams import batch
@@ -86,6 +87,8 @@ class Settings:
     """Rounds that fit y to checked rows and to labels of which a share is right, before weights move (cleaning)."""
     bounded: bool = False
     """No step of y or u passes what the rows allow; always so where there are warm rounds."""
+    averages: bool = False
+    """Whether figures of the party's own rows are summed with its measures."""
     lower_batch: int = 64
     """Training rows per step."""
     upper_batch: int = 64
@@ -234,7 +237,10 @@ class Party:
             if instruction.mean is not None:
                 variables = self._unpack(variables, instruction.mean)
             variables = self._weighed(state, variables)
-            return state, self.objective.measure(variables.x, variables.y).vector()
+            measures = self.objective.measure(variables.x, variables.y).vector()
+            if not self.settings.averages:
+                return state, measures
+            return state, np.concatenate([measures, party_addends(*self.objective.judged(variables.y))])
         raise RoundMismatch(f"unknown phase {instruction.phase!r}")
 
     def directions(self, at: Blocks, k: int, t: int, randomness: Randomness) -> Blocks:

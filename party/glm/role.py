@@ -93,7 +93,7 @@ class GlmRole:
             state = steps.solved(self._block, state, self._checked(asked.solution))
         match asked.phase:
             case "evaluate" | "predict":
-                rows = self._rows.test if asked.phase == "evaluate" else np.arange(len(self._features))
+                rows = self._rows.measured if asked.phase == "evaluate" else np.arange(len(self._features))
                 chosen = _slice(rows, asked)
                 return Plan(state, draft=steps.linear_predictor(self._features[chosen], state.weights))
             case "checkpoint":
@@ -210,7 +210,7 @@ def accept(opened: Opened) -> Offer:
         rows=len(rows.trained),
         batch=len(rows.trained),
         sums=mixtures(size),
-        evaluated=len(rows.test) or None,
+        evaluated=rows.fewest_held_out,
         rank=size,
     )
     dropped = int((~kept).sum())

@@ -210,7 +210,8 @@ def role(begun: Begun) -> HgpRole:
         window=train.network.window,
     )
     schedule = SpecSchedule(train, begun.spec.seed)
-    return HgpRole(begun.index, hgp_task(begun.opened), schedule, plane, begun.spec.round_seconds)
+    task = replace(hgp_task(begun.opened), averages=begun.spec.evaluation.averages)
+    return HgpRole(begun.index, task, schedule, plane, begun.spec.round_seconds)
 
 
 def network_of(opened: Opened) -> NetworkPlan:

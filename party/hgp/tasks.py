@@ -23,6 +23,7 @@ from parley.numerics.bilevel_costs import (
     regularised_logistic,
     weighted_samples,
 )
+from parley.numerics.metrics import party_addends
 from parley.numerics.optimisers import ConstantStep, Moments
 from parley.numerics.streams import stream
 from parley.party.fedbio.objectives import initial_network
@@ -96,6 +97,8 @@ class HgpTask:
     """Whether v is the influence of the party's own rows."""
     counts_accuracy: bool = False
     """Whether the spread of accuracies over parties is measured."""
+    averages: bool = False
+    """Whether figures of the party's own rows are summed with its measures."""
 
     def next_hyper(self, hyper: Vector, v: Vector, moments: Moments[Vector]) -> tuple[Vector, Moments[Vector]]:
         """One step on λ_i, or none where v is the result."""
@@ -113,7 +116,15 @@ class HgpTask:
         levels = np.zeros(ACCURACY_LEVELS + 1 if self.counts_accuracy else 0)
         if len(levels) and len(self.test.labels):
             levels[round(ACCURACY_LEVELS * accuracy)] = 1.0
-        return np.concatenate([np.array([*parts, accuracy, squared]), levels])
+        judged = [party_addends(*self._probabilities(x, hyper))] if self.averages else []
+        return np.concatenate([np.array([*parts, accuracy, squared]), levels, *judged])
+
+    def _probabilities(self, x: Vector, hyper: Vector) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+        """Of the test rows, or of the validation rows where there are none."""
+        part = self.test if len(self.test.labels) else self.validation
+        with torch.no_grad():
+            scores = self.scores(torch.as_tensor(x), torch.as_tensor(hyper), torch.as_tensor(part.features))
+        return scores.double().softmax(dim=1).numpy(), part.labels
 
     def findings(self, v: Vector | None) -> Mapping[str, bytes]:
         """Files for the party's owner."""

@@ -45,7 +45,10 @@ def statements(spec: RunSpec) -> Iterator[Statement]:
         f"its model and momenta after its local steps, {hidden}",
         ("fedbio.v1.LocalState.sum", *addends(spec)),
     )
-    yield Statement(PARTIES, f"its losses, mistakes and numbers of rows, {hidden}", ("fedbio.v1.Measures.sum",))
+    figures = ", AUC and other figures of its own rows" if spec.evaluation.averages else ""
+    yield Statement(
+        PARTIES, f"its losses, mistakes and numbers of rows{figures}, {hidden}", ("fedbio.v1.Measures.sum",)
+    )
     records = spec.settings(FedbioSpec).record_privacy
     told = "Nothing is added to it: it can remember rows, as any model can"
     if records is not None:

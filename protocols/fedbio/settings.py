@@ -172,6 +172,12 @@ class FedbioSpec(AlgorithmSettings):
     layout: ClassVar[Layout] = "horizontal"
     validates: ClassVar[Literal["split", "always", "never"]] = "always"
     goes_on_without_parties: ClassVar[bool] = True
+
+    @property
+    def averages_figures(self) -> bool:
+        """Not of few-shot tasks, which have classes of their own, nor where sums are noised."""
+        return self.task.kind != "hyper_representation" and self.record_privacy is None
+
     algorithm: Literal["fedbio"]
     """This algorithm."""
     task: Task

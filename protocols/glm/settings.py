@@ -29,12 +29,16 @@ class GlmSpec(AlgorithmSettings):
     """A generalised linear model of all parties' columns: the one that their pooled table would give."""
 
     layout: ClassVar[Layout] = "vertical"
+    validates = "at_end"
     algorithm: Literal["glm"]
     """This algorithm."""
     family: Family = "logistic"
     """Distribution and link: linear (normal, identity), logistic (two classes), poisson, gamma, tweedie (log link)."""
     power: float = Field(default=1.5, gt=1, lt=2)
     """Of tweedie: the variance is the mean to this power."""
+    exposure: str | None = None
+    """A label table of the coordinator, about the same rows, with how long or how much each was observed (poisson,
+    gamma, tweedie): its logarithm is the offset, and predictions are for one unit of it."""
     penalty: PenaltySpec = PenaltySpec()
     """Ridge, lasso or elastic net."""
     class_weights: ClassWeights = None
@@ -57,6 +61,10 @@ class GlmSpec(AlgorithmSettings):
             )
         privacy.labels.check_kind(real=self.family != "logistic")
         check_class_weights(self.class_weights, classes=self.family == "logistic", privacy=privacy)
+        if self.exposure is not None and self.family in ("linear", "logistic"):
+            raise ValueError(
+                f"`exposure` is for poisson, gamma and tweedie, and {self.family} has no log link: leave it out"
+            )
         if mechanism == "per_step":
             raise ValueError(
                 "labels are released once in a run of glm, there are no steps: write `labels: {mechanism: once}`"

@@ -32,6 +32,7 @@ CROSSINGS: tuple[Entry, ...] = (
 def statements(spec: RunSpec) -> Iterator[Statement]:
     """What leaves in one run."""
     robust = spec.settings(HgpSpec).delivery == "robust"
+    figures = "AUC and other figures of its own rows, " if spec.evaluation.averages else ""
     yield Statement(
         PARTIES,
         "portions of its model and gradients to its neighbours at each step, in the clear: no mechanism hides them",
@@ -39,7 +40,7 @@ def statements(spec: RunSpec) -> Iterator[Statement]:
     )
     yield Statement(
         PARTIES,
-        "its losses, mistakes, numbers of rows, the norm of its hyper-gradient and how far its neighbours' estimates "
-        f"are from its own, {only_the_sum(spec)}",
+        f"its losses, mistakes, numbers of rows, {figures}the norm of its hyper-gradient and how far its neighbours' "
+        f"estimates are from its own, {only_the_sum(spec)}",
         ("decentralised.v1.Measures.sum", *addends(spec)),
     )

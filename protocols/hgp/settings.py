@@ -122,6 +122,12 @@ class HgpSpec(AlgorithmSettings):
     layout: ClassVar[Layout] = "horizontal"
     validates: ClassVar[Literal["split", "always", "never"]] = "always"
     sends_clear_values: ClassVar[bool] = True
+
+    @property
+    def averages_figures(self) -> bool:
+        """Every task has classes."""
+        return True
+
     algorithm: Literal["hgp"]
     """This algorithm."""
     task: Task

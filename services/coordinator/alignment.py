@@ -414,7 +414,11 @@ async def followed(runner: AlignmentRunner, order: Order) -> AsyncIterator[Progr
 
 
 def chosen_rows(store: AlignmentStore, coordinator: str, spec: RunSpec) -> RowChoice | None:
-    """The rows of the label table that a run's alignment chose; None for all of them."""
+    """The rows of the label table that a run's alignment chose; None for all of them.
+
+    An alignment is of the table that parties read; other label tables about the same rows serve with it as well.
+    """
     if spec.alignment is None:
         return None
-    return store.load(spec.alignment, spec.label_table, coordinator).choice
+    aligned = [spec.table_of(index) for index in range(len(spec.parties))]
+    return store.load(spec.alignment, spec.label_table, coordinator, aligned).choice

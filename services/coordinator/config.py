@@ -2,10 +2,10 @@
 
 import ipaddress
 import math
-from typing import Annotated, Literal, Self, get_args
+from typing import Annotated, Any, Literal, Self, get_args
 from urllib.parse import urlsplit
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from parley.privacy.dataset_ledger import DatasetTerms
 from parley.privacy.evaluations import EvaluationPolicy
@@ -39,6 +39,12 @@ class LabelConfig(TableSource):
     """Column with the labels."""
     unlabelled: Literal["refuse", "drop"] = "refuse"
     """Rows without a label: refused, or as if they were not there, so that an alignment leaves them out."""
+    classes: list[str] | None = Field(default=None, min_length=2)
+    """The classes in their order, where it shall not be the alphabet's: of two, the second one is the positive one,
+    whose probability is predicted, and which precision, recall and average precision are about."""
+    unit: float = Field(default=1.0, gt=0, allow_inf_nan=False)
+    """Labels that are numbers are divided by this when they are read: 100000 makes prices hundred thousands, in all
+    figures and predictions. For those too large for a sum (65536 if a run says nothing of its `limit`)."""
     budget: LabelBudget = LabelBudget()
     """What all runs together may spend on any one label; a run that would pass it is refused."""
     changed_labels: Literal["refuse", "charge"] = "refuse"
@@ -56,6 +62,16 @@ class LabelConfig(TableSource):
     """ε of each evaluation: accuracy leaves with noise, and no other figure; exact figures leave if left out."""
     evaluation_budget: float = Field(default=10.0, gt=0)
     """Most ε that evaluations may spend on one row's label, over all runs (evaluation_epsilon)."""
+
+    @field_validator("classes", mode="before")
+    @classmethod
+    def _spelled(cls, given: Any) -> Any:
+        """Names as texts; what YAML has made a truth value is asked for again."""
+        if not isinstance(given, list):
+            return given
+        if any(isinstance(one, bool) for one in given):
+            raise ValueError("YAML reads yes, no, on and off as truth values: put them in quotes")
+        return [str(one) if isinstance(one, int) else one for one in given]
 
     @property
     def terms(self) -> DatasetTerms:

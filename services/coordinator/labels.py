@@ -109,6 +109,8 @@ class LabelStore:
                 only=only,
                 spelling=config.spelling,
                 unlabelled=config.unlabelled,
+                classes=config.classes,
+                unit=config.unit,
             )
             known = (stamp, labels)
             self._loaded[name, kind, only] = known

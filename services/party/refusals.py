@@ -42,8 +42,8 @@ from parley.tables.errors import RowsDiffer, TableError, TableUnknown
 # These errors quote private values; the caller gets a sentence without them.
 _LOOK_AT_DATA = "the party's table cannot be used: its owner finds the file, line and remedy in the party's log"
 _OUT_OF_RANGE = (
-    "a value does not fit the ring of the secure sum: lower the step sizes, standardise the features, or raise "
-    "privacy.aggregation.limit"
+    "a value does not fit the ring of the secure sum: lower the step sizes, standardise the features, have a `unit` "
+    "declared for labels that are large numbers, or raise privacy.aggregation.limit"
 )
 
 CATALOGUE: Catalogue = {

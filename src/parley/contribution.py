@@ -200,8 +200,10 @@ def column_rows(found: "Mapping[str, TunedCoefficients]", *, penalties: bool) ->
     """What each shared column is worth: relevance of tuned penalties, or |z| of a linear model's coefficients.
 
     A penalty that tuning has raised closes its column: relevance is its inverse, as a share of all shared columns'.
+    A penalised model has no standard errors, but scaled columns: there the coefficients themselves are compared.
     """
     rows: list[dict[str, Any]] = []
+    exact = any("standard_error" in one for tuned in found.values() for one in tuned.inference.values())
     for party, tuned in found.items():
         for column, value in tuned.columns.items():
             if column == "(intercept)":
@@ -211,10 +213,12 @@ def column_rows(found: "Mapping[str, TunedCoefficients]", *, penalties: bool) ->
                 rows.append({"party": party, "column": column, "relevance": 1 / value})
             elif error:
                 rows.append({"party": party, "column": column, "|z|": abs(value) / error})
+            elif not exact:
+                rows.append({"party": party, "column": column, "|coefficient|": abs(value)})
     if penalties and rows:
         total = sum(row["relevance"] for row in rows)
         rows = [{**row, "relevance": row["relevance"] / total} for row in rows]
-    return sorted(rows, key=lambda row: -float(row.get("relevance", row.get("|z|", 0.0))))
+    return sorted(rows, key=lambda row: -float(list(row.values())[-1]))
 
 
 def _coalitions(parties: Sequence[str], *, leave_one_out: bool) -> Iterable[tuple[str, ...]]:

@@ -89,7 +89,7 @@ def _coordinator(path: Path) -> Iterator[Check]:
     if config.web is not None:
         yield port("web port", config.web.listen)
     for name, labels in config.labels.items():
-        yield _labels(name, labels, labels.column, labels.id)
+        yield _labels(name, labels, labels.column, labels.id, unlabelled=labels.unlabelled, classes=labels.classes)
     for name, party in config.parties.items():
         if party.connects:
             yield ok(f"party {name}", "dials this coordinator: nothing to open, it is there once it has started")
@@ -167,13 +167,15 @@ def _digest(table: Any) -> str:
     return (table.row_digest if isinstance(table, Table) else id_digest(table.ids))[:16]
 
 
-def _labels(name: str, source: TableSource, column: str, id_column: str | None, path: Path | None = None) -> Check:
+def _labels(
+    name: str, source: TableSource, column: str, id_column: str | None, path: Path | None = None, **how: Any
+) -> Check:
     from parley.tables.loading import load_labels
 
     subject = name if name.startswith("table ") else f"labels {name}"
     try:
         labels = load_labels(
-            path or source.source, column, None if path else source.format, id_column, delimiter=source.delimiter
+            path or source.source, column, None if path else source.format, id_column, delimiter=source.delimiter, **how
         )
     except TableError as error:
         return from_error(subject, error)

@@ -16,6 +16,7 @@ from parley.contribution import NotMeasurable
 if TYPE_CHECKING:
     from parley.client import Run
     from parley.numerics.arrays import Array
+    from parley.spec.run import RunSpec
 
 
 def mean_absolute(features: "Array", weights: "Array") -> "Array":
@@ -30,15 +31,17 @@ def rows_of(columns: Sequence[str], values: "Array", party: str) -> list[dict[st
     return [{"party": party, "column": column, "mean |SHAP|": value} for column, value in found]
 
 
-def own_columns(run: "Run", config: Path) -> list[dict[str, Any]]:
-    """Of a party's own columns, from its saved model and its table."""
+def own_columns(run: "Run", config: Path, coordinator: str = "coordinator") -> list[dict[str, Any]]:
+    """Of a party's own columns, from its saved model and the rows of its table that the run's alignment chose."""
     from parley.party.roles import CheckpointMissing
+    from parley.services.party.alignment import aligned_tables
     from parley.services.party.checkpoints import ModelMissing, Store
     from parley.services.party.config import PartyConfig
     from parley.services.party.preprocessing import table_of_run
     from parley.services.party.tables import TableStore
     from parley.services.wire.configuration import load_config
     from parley.spec.parsing import parse_spec
+    from parley.tables.alignments import AlignmentStore
     from parley.tables.preprocessing import Fitted
 
     settings = load_config(config, PartyConfig)
@@ -52,7 +55,10 @@ def own_columns(run: "Run", config: Path) -> list[dict[str, Any]]:
     except (CheckpointMissing, ModelMissing) as error:
         raise NotMeasurable(str(error)) from None
     saved = None if kept is None else Fitted.from_json(kept)
-    table = table_of_run(TableStore(settings.tables), spec, names.index(settings.name), dense=True, saved=saved)
+    index = names.index(settings.name)
+    stored = AlignmentStore(settings.state)
+    tables = aligned_tables(TableStore(settings.tables), stored, spec, spec.table_of(index), coordinator)
+    table = table_of_run(tables, spec, index, dense=True, saved=saved)
     count = len(table.columns)
     if "weights" in model:
         weights = model["weights"].numpy()[:count, None]
@@ -60,4 +66,31 @@ def own_columns(run: "Run", config: Path) -> list[dict[str, Any]]:
         weights = model["y"].numpy()[:count]
     else:
         raise NotMeasurable("this party's model is not linear in its columns: SHAP values are for linear ones")
-    return rows_of(table.columns, mean_absolute(np.asarray(table.features, np.float64), weights), settings.name)
+    features = np.asarray(table.features, np.float64)
+    found = rows_of(table.columns, mean_absolute(features, weights), settings.name)
+    if spec.train.algorithm == "glm":
+        permuted = _permuted(spec, features, weights[:, 0])
+        found = (
+            [row | {"permuted": permuted[table.columns.index(row["column"])]} for row in found] if permuted else found
+        )
+    return found
+
+
+def permutation_importance(features: "Array", weights: "Array") -> "Array":
+    """How much the mean squared error of a linear model grows on its own training rows when a column is permuted.
+
+    The mean over all permutations: with w of least squares the residuals do not go with any column, so that
+    E (r − w(x' − x))² − E r² = w² E (x' − x)² = 2 w² Var x, of which nothing is anybody else's.
+    """
+    return np.asarray(2 * weights**2 * features.var(axis=0))
+
+
+def _permuted(spec: "RunSpec", features: "Array", weights: "Array") -> list[float]:
+    """Of a linear regression without penalty; empty for other models, which need others' parts of the scores."""
+    from parley.party.glm.role import training_rows
+    from parley.protocols.glm.settings import GlmSpec
+
+    settings = spec.settings(GlmSpec)
+    if settings.family != "linear" or settings.penalty.strength:
+        return []
+    return [float(value) for value in permutation_importance(features[training_rows(spec, 0, len(features))], weights)]

@@ -16,7 +16,7 @@ from parley.display import size
 from parley.services.wire.event_codec import decode_metrics
 from parley.spec.events import is_detail, newest
 
-TOLD = frozenset({"state", "party"})
+TOLD = frozenset({"state", "party", "warning"})
 """Events that are shown as sentences; the others change figures."""
 
 

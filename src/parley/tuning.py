@@ -9,6 +9,7 @@ import hashlib
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -236,6 +237,12 @@ def search(
         if patience is not None and _since_best(found) >= patience:
             ended = f"{patience} trials in a row were no better"
             break
+        if (untried := _untried(found, choices)) is not None:
+            if not untried:
+                ended = "every combination is tried"
+                break
+            if len(untried) <= trials - len(_done(found)):
+                found.enqueue_trial(untried[0], skip_if_exists=True)
         trial = found.ask()
         values = {choice.field: choice.suggest(trial) for choice in choices}
         try:
@@ -247,6 +254,9 @@ def search(
         _one(federation, found, trial, text, values, chosen, digest)
         costs.charge(text, float(found.trials[trial.number].user_attrs.get("epsilon", 0.0)))
         told(_trial(found.trials[trial.number]), _tuned(found, chosen, costs, ""))
+        if refusal := _refused_alike(found):
+            ended = f"refused whatever is tried: {refusal}"
+            break
     return _tuned(found, chosen, costs, ended)
 
 
@@ -327,6 +337,25 @@ def _take_up(study: "optuna.Study", spec: str, costs: LabelCosts) -> None:
                 study.enqueue_trial(one.params)
         elif "epsilon" in one.user_attrs:
             costs.charge(with_values(spec, one.params), float(one.user_attrs["epsilon"]))
+
+
+def _untried(study: "optuna.Study", choices: Sequence[Choice]) -> list[dict[str, Any]] | None:
+    """Combinations that no trial had yet; None where there are ranges."""
+    if not all(choice.options for choice in choices):
+        return None
+    tried = [trial.params for trial in _done(study)]
+    every = product(*(dict.fromkeys(choice.options) for choice in choices))
+    named = ({choice.field: value for choice, value in zip(choices, values, strict=True)} for values in every)
+    return [values for values in named if values not in tried]
+
+
+def _refused_alike(study: "optuna.Study") -> str:
+    """Why no run began, where the first two trials were refused for one reason: more of them would be too."""
+    done = _done(study)
+    reasons = {trial.user_attrs.get("outcome", "") for trial in done if "run" not in trial.user_attrs}
+    return (
+        str(*reasons) if len(done) >= 2 and len(reasons) == 1 and all("run" not in t.user_attrs for t in done) else ""
+    )
 
 
 def _done(study: "optuna.Study") -> "list[optuna.trial.FrozenTrial]":

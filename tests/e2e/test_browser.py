@@ -423,3 +423,49 @@ def test_runs_are_found_sorted_tagged_compared_predicted_with_and_deleted(visit)
     page.wait_for_selector("h1:text-is('Runs')")
     page.fill("#search", run)
     page.wait_for_selector("text=No run has such a name or tag")
+
+
+def test_the_page_shows_what_an_exploration_found_and_what_a_regression_says_of_each_column(chromium, tmp_path):
+    """Coefficients stand beside their variance inflation, and figures of columns before the lists of bins and pairs."""
+    split_dataset("breast_cancer", PARTIES, tmp_path / "data", standardise=True)
+    tables = {party: {"train": {"path": tmp_path / "data" / f"{party}.parquet"}} for party in PARTIES}
+    labels = {"train": {"path": tmp_path / "data" / "labels.parquet"}}
+    policy = {"coefficients": "columns", "correlations": "all"}
+    web = {"web": {"listen": "127.0.0.1:0"}}
+    with (
+        LocalFederation(tmp_path, tables, labels, policy=policy, coordinator_options=web, ready_seconds=240) as local,
+        local.connect() as client,
+    ):
+        runs = []
+        for train in (
+            "{algorithm: explore, bins: 4, against_label: true, correlations: true}",
+            "{algorithm: glm, family: linear}",
+        ):
+            mechanism = 'privacy: {labels: {mechanism: "off"}}'
+            runs.append(client.start(f"{{name: shown, parties: [bank, shop, telco], train: {train}, {mechanism}}}"))
+            runs[-1].result()
+        state = local.directory / "state" / "coordinator"
+        context = chromium.new_context(ignore_https_errors=True)
+        page = context.new_page()
+        errors = []
+        page.on("pageerror", lambda error: errors.append(str(error)))
+        page.goto((state / "web.address").read_text().strip())
+        page.fill("#token", (state / "web.token").read_text().strip())
+        page.get_by_role("button", name="Log in").click()
+        page.wait_for_selector("main h1")
+        base = page.url.split("#")[0]
+        page.goto(f"{base}#/run/{runs[0].run_id}")
+        page.wait_for_selector("h2:text-is('Columns')")
+        heads = page.locator("table:has(caption:text-is('Columns')) th").all_inner_texts()
+        assert [head.lower() for head in heads[:5]] == ["party", "column", "iv", "psi", "vif"]
+        assert not any("correlation" in head or "bin" in head for head in heads)
+        page.click("summary:text-is('Bins')")
+        page.wait_for_selector("table:has(caption:text-is('Bins')) meter")
+        page.click("summary:has-text('Correlations')")
+        page.wait_for_selector("table:has(caption:text-is('Correlations')) td")
+        page.goto(f"{base}#/run/{runs[1].run_id}")
+        page.wait_for_selector("h2:text-is('Coefficients')")
+        heads = page.locator("table:has(caption:text-is('Coefficients')) th").all_inner_texts()
+        assert [head.lower() for head in heads[-5:]] == ["coefficient", "standard error", "p", "95 % interval", "vif"]
+        context.close()
+        assert errors == []

@@ -189,6 +189,13 @@ def test_an_alignment_of_another_table_is_refused(client):
         client.start(spec("picked", alignment="customers"))
 
 
+def test_another_label_table_about_the_same_rows_serves_with_an_alignment(client):
+    """Of a second outcome, or of exposures and groups beside the labels."""
+    own = client.start(spec("apart", alignment="customers")).result()
+    other = client.start(spec("apart", alignment="customers", labels="picked")).result()
+    assert other["test accuracy"] == own["test accuracy"]
+
+
 def test_a_name_is_never_given_twice(client):
     with pytest.raises(RequestRefused) as refusal:
         client.align("customers", PARTIES, "apart")

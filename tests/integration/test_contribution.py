@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from sklearn.datasets import load_breast_cancer
-from sklearn.linear_model import LogisticRegression
+from sklearn.linear_model import LinearRegression, LogisticRegression
 from sklearn.metrics import roc_auc_score
 from typer.testing import CliRunner
 
@@ -122,6 +122,20 @@ def test_columns_are_told_from_what_parties_share_and_by_their_owner_from_his_ow
     exact = np.abs((block - block.mean(axis=0)) * model.coef_[0, :2]).mean(axis=0)
     assert {row["column"]: row["mean |SHAP|"] for row in own} == pytest.approx(
         {f"bank_{place}": exact[place] for place in range(2)}, rel=1e-4
+    )
+
+
+def test_an_owner_reads_permutation_importance_of_a_linear_regression_from_his_own_table(federation, pooled):
+    with federation.connect() as client:
+        linear = client.start(SPEC.replace("logistic", "linear"))
+        linear.result()
+    own = contribution(federation, linear.run_id, "--config", federation.directory / "bank.yaml", "--json")
+    features, labels = pooled
+    rows = divide(parse_spec(SPEC).split, len(labels), stream(0, "split")).trained
+    model = LinearRegression().fit(np.hstack(list(features.values()))[rows], labels[rows])
+    exact = 2 * model.coef_[:2] ** 2 * features["bank"][rows].var(axis=0)
+    assert {row["column"]: row["permuted"] for row in json.loads(own.stdout)} == pytest.approx(
+        {f"bank_{place}": exact[place] for place in range(2)}, rel=1e-6
     )
 
 

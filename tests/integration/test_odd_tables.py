@@ -163,6 +163,11 @@ def test_odd_tables_go_the_whole_way_from_exploring_to_a_scorecard_and_predictio
     assert shown.exit_code == 0, shown.output
     scores = regression.predict().scores
     assert np.isfinite(scores).all()
+    for options in (["--columns"], ["--config", str(local.directory / "bank.yaml")]):  # of rows that were aligned
+        place = ["--address", local.addresses["coordinator"], "--identity", str(local.identity("client"))]
+        ranked = CliRunner().invoke(app, ["contribution", regression.run_id, *options, *place, "--json"])
+        assert ranked.exit_code == 0, ranked.output
+        assert json.loads(ranked.stdout)[0]["column"] == "Kontostand (€)"
 
 
 @pytest.mark.parametrize(

@@ -8,13 +8,16 @@ import pytest
 import statsmodels.api as sm
 from sklearn.datasets import load_breast_cancer
 from sklearn.linear_model import ElasticNet, GammaRegressor, LogisticRegression, PoissonRegressor, Ridge
+from sklearn.metrics import roc_auc_score
 
+from parley.coordinator.labels import LabelsMissing
 from parley.numerics.generalised_linear import NoSolution
 from parley.numerics.streams import stream
 from parley.party.glm.role import coefficients
 from parley.simulation.runs import Holding, models_of, simulation_of
-from parley.spec.parsing import parse_spec
+from parley.spec.parsing import SpecInvalid, parse_spec
 from parley.spec.rows import divide
+from parley.tables.errors import RowsDiffer
 from parley.tables.loading import Labels, Table
 
 ROWS, TOLERANCE = 500, 1e-6
@@ -42,6 +45,15 @@ FAMILIES = {
 }
 
 
+SPLIT = """
+name: glm
+parties: [bank, shop, post]
+split: {lower: 0.5, upper: 0.1, validation: 0.2, test: 0.2}
+train: {algorithm: glm, family: logistic}
+privacy: {labels: {mechanism: "off"}}
+"""
+
+
 def spec_of(family, extra="", labels='{mechanism: "off"}'):
     return parse_spec(f"""
 name: glm
@@ -59,13 +71,18 @@ def tables(features=FEATURES, shares=SHARES):
     ]
 
 
-def federated(spec, values, features=FEATURES, shares=SHARES):
+def federated(spec, values, features=FEATURES, shares=SHARES, exposure=None, events=None):
     """Saved models of the parties and the run's metrics, through the ring and the codecs."""
     classes = ("0", "1") if spec.train.family == "logistic" else ()
     held = tables(features, shares)
     labels = Labels(held[0].ids, np.asarray(values), classes)
-    simulation = simulation_of(spec, [Holding(table) for table in held], lambda _, __: labels, sums="protected")
+    named = {} if exposure is None else {"seen": Labels(held[0].ids[: len(exposure)], exposure, ())}
+    simulation = simulation_of(
+        spec, [Holding(table) for table in held], lambda one, _: named.get(one.label_table, labels), sums="protected"
+    )
     outcome = simulation.run()
+    if events is not None:
+        events.extend(outcome.reports)
     found = {}
     for table, model in zip(held, models_of(simulation, outcome), strict=True):
         found |= {one.column: one for one in coefficients(model, table.columns)}
@@ -102,6 +119,36 @@ def test_every_family_equals_statsmodels(family):
         close([metrics["deviance"], metrics["null deviance"]], [pooled.deviance, pooled.null_deviance])
     if family not in ("logistic", "poisson"):
         close(metrics["dispersion"], pooled.scale)
+
+
+SEEN = DRAW.uniform(0.1, 3.0, ROWS)
+
+
+@pytest.mark.parametrize("family", ["poisson", "gamma", "tweedie"])
+def test_rows_that_were_observed_for_unlike_times_are_weighed_as_statsmodels_does(family):
+    kind, values = FAMILIES[family]
+    counts = DRAW.poisson(SEEN * np.exp(SIGNAL)).astype(float) if family == "poisson" else values * SEEN
+    spec = spec_of(family, ", exposure: seen")
+    rows, held_out = trained(spec), divide(spec.split, ROWS, stream(spec.seed, "split")).test
+    pooled = sm.GLM(counts[rows], sm.add_constant(FEATURES[rows]), kind, exposure=SEEN[rows]).fit(tol=1e-14, maxiter=99)
+    found, metrics = federated(spec, counts, exposure=SEEN)
+    order = ["(intercept)", *(f"c{c}" for c in range(7))]
+    close([found[name].value for name in order], pooled.params)
+    close([found[name].standard_error for name in order], pooled.bse)
+    close([found[name].p_value for name in order], pooled.pvalues)
+    close([metrics["deviance"], metrics["null deviance"]], [pooled.deviance, pooled.null_deviance])
+    predicted = pooled.predict(sm.add_constant(FEATURES[held_out]), exposure=SEEN[held_out])
+    assert metrics["test mae"] == pytest.approx(np.abs(counts[held_out] - predicted).mean(), rel=2e-3)
+
+
+def test_an_exposure_needs_a_log_link_positive_numbers_and_the_same_rows():
+    with pytest.raises(SpecInvalid, match="no log link"):
+        spec_of("linear", ", exposure: seen")
+    spec, values = spec_of("poisson", ", exposure: seen"), FAMILIES["poisson"][1]
+    with pytest.raises(LabelsMissing, match="positive"):
+        federated(spec, values, exposure=SEEN - 1)
+    with pytest.raises(RowsDiffer, match="not about the rows"):
+        federated(spec, values, exposure=SEEN[:-1])
 
 
 RIDGES = {
@@ -161,6 +208,24 @@ def test_an_elastic_net_of_nearly_dependent_columns_settles():
     np.testing.assert_allclose([found[f"c{c}"].value for c in range(30)], pooled.coef_[0], 1e-4, 1e-5)
 
 
+def test_validation_and_test_rows_are_measured_apart():
+    values = FAMILIES["logistic"][1]
+    whole = spec_of("logistic", ", penalty: {strength: 0.3}")
+    spec = whole.model_copy(update={"split": parse_spec(SPLIT).split})
+    rows = divide(spec.split, ROWS, stream(spec.seed, "split"))
+    pooled = RIDGES["logistic"](len(rows.trained)).fit(FEATURES[rows.trained], values[rows.trained])
+    _, metrics = federated(spec, values)
+    for name, chosen in (("validation", rows.validation), ("test", rows.test)):
+        area = roc_auc_score(values[chosen], pooled.decision_function(FEATURES[chosen]))
+        assert metrics[f"{name} auc"] == pytest.approx(area, abs=5e-4)  # figures leave rounded, by the number of rows
+    assert metrics["validation auc"] != metrics["test auc"]
+
+
+def test_what_is_solved_at_once_cannot_be_stopped_early():
+    with pytest.raises(SpecInvalid, match="solved at once"):
+        parse_spec(SPLIT + "stop: {metric: validation auc, patience: 2}")
+
+
 def test_noisy_labels_are_corrected_for_and_widen_the_intervals():
     """Under randomised response the model is still of the true classes: their coefficients lie in the intervals."""
     draw = np.random.default_rng(1)
@@ -197,6 +262,21 @@ def test_columns_of_two_parties_that_depend_on_each_other_are_refused_with_a_rem
 def test_classes_that_a_plane_tells_apart_are_refused_with_a_remedy():
     with pytest.raises(NoSolution, match=r"apart perfectly.*penalty"):
         federated(spec_of("logistic"), (FEATURES[:, 0] > FEATURES[:, 5]).astype(int))
+
+
+@pytest.mark.parametrize("family", ["logistic", "poisson"])
+def test_a_column_that_tells_the_outcome_of_some_rows_is_warned_of(family):
+    """Of a category without events, the coefficient runs off and its error has no meaning."""
+    features, values = FEATURES.copy(), FAMILIES[family][1].copy()
+    events, warned = [], []
+    features[:, 6] = DRAW.random(ROWS) < 0.1
+    for quiet in (True, False):
+        if not quiet:
+            values[features[:, 6] > 0] = 0
+        events.clear()
+        federated(spec_of(family), values, features, events=events)
+        warned.append([event.warning.topic for event in events if event.warning is not None])
+    assert warned == [[], ["coefficients without bound"]]
 
 
 def test_what_parties_are_sent_does_not_grow_with_the_rows():

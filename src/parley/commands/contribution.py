@@ -62,7 +62,7 @@ def contribution(
             if config is not None:
                 from parley.linear_shap import own_columns
 
-                _tell(own_columns(known, config), json, plot, "mean |SHAP|")
+                _tell(own_columns(known, config, coordinator), json, plot, "mean |SHAP|")
                 return
             if columns:
                 _tell(_columns(known), json, plot, "")
@@ -126,7 +126,8 @@ def _show(found: "Contributions", as_json: bool, plot: Path | None) -> None:
 
 def _tell(rows: list[dict[str, Any]], as_json: bool, plot: Path | None, name: str) -> None:
     if plot is not None:
-        draw({str(row["column"]): float(list(row.values())[-1]) for row in rows}, name or list(rows[0])[-1], plot)
+        figure = name or list(rows[0])[-1]
+        draw({str(row["column"]): float(row[figure]) for row in rows}, figure, plot)
     show(rows, as_json=as_json, title="Columns")
 
 

@@ -231,8 +231,8 @@ def _bin_names(rows: list[dict[str, Any]]) -> list[str]:
 
 
 def _short(value: float) -> str:
-    """Three digits, thousands and millions by their letters."""
-    rounded = float(f"{value:.3g}")
+    """A few digits, thousands and millions by their letters."""
+    rounded = float(f"{value:.6g}")
     if 1e6 <= abs(rounded) < 1e12:
         return f"{rounded / 1e6:g}M"
     return f"{rounded / 1e3:g}k" if 1e4 <= abs(rounded) < 1e6 else f"{rounded:g}"

@@ -12,7 +12,7 @@ from parley.commands.coefficients import coefficient_rows, show_coefficients
 from parley.commands.options import Address, AddressIfAny, Coordinator, Identity, IdentityIfAny, Json, RunId, dial
 from parley.commands.refusals import REFUSED, Refused
 from parley.display import console, finite, print_json, show, show_fields, size
-from parley.spec.events import is_detail, without_details
+from parley.spec.events import is_detail, with_intervals
 
 if TYPE_CHECKING:
     from parley.client import Federation, Run
@@ -347,7 +347,7 @@ def show_run(
         print_json(_row(found) | {"coefficients": tuned, "spec": found.message.spec_yaml})
         return
     row = _row(found)
-    show_fields(row | {"metrics": without_details(row["metrics"])}, as_json=False)
+    show_fields(row | {"metrics": with_intervals(row["metrics"])}, as_json=False)
     show_coefficients(tuned)
 
 

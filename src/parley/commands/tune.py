@@ -158,3 +158,5 @@ def _show(found: "Tuned", text: str, out: Path | None, as_json: bool) -> None:
     show(rows, as_json=False, title="Trials", empty="no trial was made")
     best = "no trial has a score" if found.best is None else f"best: trial {found.best.number}, {found.best.values}"
     typer.echo(f"{best}; labels have cost ε {found.epsilon:g}; {found.ended}")
+    if found.best is None:
+        raise typer.Exit(1)

@@ -100,3 +100,28 @@ def test_noisy_figures_stop_a_run_at_the_cost_that_they_have_anyway(tmp_path):
     access, evaluate = stopped_access(tmp_path, unprotected="refuse", epsilon=0.5)
     assert evaluate().epsilon == 0.5
     assert access.ledger.datasets() == []
+
+
+@pytest.mark.parametrize(("limit", "bins"), [("", ""), ("", ", bins: {low: 0, high: 300000}"), ("limit: 1.0e+7", "")])
+def test_numbers_that_no_sum_could_reach_are_refused_before_a_run_with_what_to_declare(limit, bins):
+    mechanism = f"once, epsilon: 5{bins}" if bins else '"off"'
+    spec = parse_spec(f"""
+name: prices
+parties: [bank, shop]
+split: {{lower: 0.5, upper: lower, test: 0.5}}
+train: {{algorithm: glm, family: linear}}
+privacy: {{aggregation: {{{limit}}}, labels: {{mechanism: "off"}}}}
+""")
+    if bins:
+        spec = parse_spec(
+            "{name: prices, parties: [bank, shop], split: {lower: 0.5, upper: lower, test: 0.5}, "
+            f"train: {{algorithm: bambi, loss: squared}}, privacy: {{labels: {{mechanism: {mechanism}}}}}}}"
+        )
+    labels = Labels(np.array([f"{row:02d}" for row in ROWS]), 200_000.0 + ROWS, ())
+    access = LabelAccess(spec, "run", lambda _, __: labels, scratch_ledger(), new_key())
+    if limit:
+        access.check_size(labels)
+        return
+    with pytest.raises(LabelsMissing, match=r"too large for a sum.*unit: 100000.*limit"):
+        access.check_size(labels)
+    access.check_size(Labels(labels.ids, labels.values / 1e5, ())) if not bins else None

@@ -6,15 +6,18 @@ import numpy as np
 import pytest
 import yaml
 
+from parley.client import TunedCoefficients
 from parley.contribution import (
     NotMeasurable,
     coalition_spec,
+    column_rows,
     metric_of,
     shapley,
     shared_out,
     value_of_nothing,
 )
-from parley.linear_shap import mean_absolute
+from parley.linear_shap import mean_absolute, permutation_importance
+from parley.spec.events import with_intervals
 
 PARTIES = ("bank", "shop", "telco")
 
@@ -109,3 +112,41 @@ def test_mean_absolute_shap_is_that_of_the_definition():
                 phi[column] += (float(point @ weights[:, 0]) - before) / len(orders)
         expected += np.abs(phi) / len(features)
     assert mean_absolute(features, weights) == pytest.approx(expected)
+
+
+def test_columns_of_a_penalised_model_are_ranked_by_their_scaled_coefficients():
+    shared = {"bank": TunedCoefficients(None, {"(intercept)": 9.0, "age": -0.5}, ""),
+              "shop": TunedCoefficients(None, {"spend": 0.2, "visits": 0.7}, "")}  # fmt: skip
+    rows = column_rows(shared, penalties=False)
+    assert [(row["column"], row["|coefficient|"]) for row in rows] == [("visits", 0.7), ("age", 0.5), ("spend", 0.2)]
+    shared["shop"].inference["spend"] = {"standard_error": 0.1}
+    assert [row["column"] for row in column_rows(shared, penalties=False)] == ["spend"]
+
+
+def test_a_column_whose_penalty_tuning_has_raised_has_little_relevance():
+    shared = {"bank": TunedCoefficients(None, {"age": 0.01, "noise": 1.0}, ""),
+              "shop": TunedCoefficients(None, {"spend": 0.02}, "")}  # fmt: skip
+    rows = column_rows(shared, penalties=True)
+    assert [row["column"] for row in rows] == ["age", "spend", "noise"]
+    assert [row["relevance"] for row in rows] == pytest.approx([100 / 151, 50 / 151, 1 / 151])
+
+
+def test_a_figure_is_shown_with_the_ends_of_its_interval():
+    found = with_intervals({"test auc": 0.81234567, "test auc/low": 0.7, "test auc/high": 0.9, "bytes": 12.0})
+    assert found == {"test auc": "0.8123 (0.7 to 0.9)", "bytes": 12.0}
+
+
+def test_permutation_importance_of_least_squares_needs_nothing_of_others():
+    """By all cyclic shifts, in which every row gets every value once, of a model that has other columns too."""
+    draw = np.random.default_rng(4)
+    features = draw.normal(size=(60, 4)) @ draw.normal(size=(4, 4))
+    y = features @ [1.0, -0.5, 0.2, 0.0] + draw.normal(size=60) + 3
+    design = np.column_stack([features, np.ones(60)])
+    w = np.linalg.lstsq(design, y, rcond=None)[0]
+    plain = np.mean((y - design @ w) ** 2)
+    for column, told in enumerate(permutation_importance(features[:, :2], w[:2])):
+        shifted, errors = design.copy(), []
+        for shift in range(60):
+            shifted[:, column] = np.roll(design[:, column], shift)
+            errors.append(np.mean((y - shifted @ w) ** 2))
+        assert told == pytest.approx(np.mean(errors) - plain, rel=1e-9)

@@ -169,3 +169,20 @@ def test_a_refused_trial_is_told_and_the_next_one_is_tried(tmp_path):
     found = search(there, SPEC % "once", X, trials=2, study=tmp_path / "study.db")
     assert found.best is None
     assert [one.outcome for one in found.trials] == ["not now [UNAVAILABLE]"] * 2
+
+
+def test_a_list_of_values_is_tried_to_its_end_and_nothing_twice(tmp_path):
+    listed = [choice_of("train.regularisation=0.1,0.2,0.3,0.4")]
+    first = search(Coordinator(), SPEC % "once", listed, trials=4, study=tmp_path / "a.db")
+    assert sorted(one.values["train.regularisation"] for one in first.trials) == [0.1, 0.2, 0.3, 0.4]
+    more = search(Coordinator(), SPEC % "once", listed, trials=9, study=tmp_path / "b.db")
+    assert (len(more.trials), more.ended) == (4, "every combination is tried")
+
+
+def test_a_spec_that_is_refused_whatever_is_tried_ends_the_search(tmp_path):
+    there = Coordinator()
+    there.refuse = True
+    found = search(there, SPEC % "once", X, trials=20, study=tmp_path / "study.db")
+    assert (len(found.trials), found.ended) == (2, "refused whatever is tried: not now [UNAVAILABLE]")
+    there.refuse = False
+    assert search(there, SPEC % "once", X, trials=5, study=tmp_path / "study.db").best is not None

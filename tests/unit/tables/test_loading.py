@@ -4,6 +4,7 @@ import re
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -14,6 +15,7 @@ from scipy.sparse import issparse
 from parley.tables import errors
 from parley.tables import loading as tables
 from parley.tables.loading import ROW_NUMBER, TableRequest, id_digest, load_labels, load_table
+from parley.tables.survey import survey
 
 
 def write(path, text):
@@ -281,6 +283,11 @@ def test_real_targets_stay_numbers(tmp_path):
     assert labels.classes == ()
 
 
+def test_real_targets_are_counted_in_the_unit_that_their_owner_declares(tmp_path):
+    labels = load_labels(a_csv(tmp_path, "id,y\n2,150000\n1,-300000\n"), "y", kind="real", unit=100_000)
+    assert labels.values.tolist() == [-3, 1.5]
+
+
 @pytest.mark.parametrize("text", ["", "nan", "inf", "tall"])
 def test_a_real_target_that_is_no_number_is_refused(tmp_path, text):
     with pytest.raises(tables.LabelInvalid, match="'y', line 3"):
@@ -336,3 +343,14 @@ def test_ids_and_classes_that_are_read_at_once_are_those_read_one_by_one(tmp_pat
     monkeypatch.setattr(tables, "_sorted_at_once", lambda *_: None)
     monkeypatch.setattr(tables, "ArrowFile", ())  # isinstance(…, ()) is never true
     assert read() == at_once
+
+
+def test_the_row_numbers_that_pandas_writes_are_no_feature_unless_they_are_named(tmp_path):
+    table = pd.DataFrame({"id": range(6), "age": range(20, 26)})
+    path = tmp_path / "some.parquet"
+    table[table.age != 22].to_parquet(path)
+    assert "__index_level_0__" in pq.read_schema(path).names
+    assert load_table(TableRequest(path)).columns == ["age"]
+    assert load_table(TableRequest(path, id_column="__index_level_0__")).columns == ["id", "age"]
+    assert load_table(TableRequest(path, columns=("__index_level_0__",))).columns == ["__index_level_0__"]
+    assert survey(TableRequest(path)).features == 1

@@ -81,6 +81,15 @@ def test_a_coordinators_configuration_is_told_alike(tmp_path):
     assert refused(tmp_path, text, CoordinatorConfig).startswith(":8: web.lisen: no such field: did you mean `listen`?")
 
 
+def test_classes_are_named_in_their_order_and_truth_values_asked_for_again(tmp_path):
+    path = tmp_path / "coordinator.yaml"
+    path.write_text(COORDINATOR + "  a: {path: a.csv, classes: [ok, fraud]}\n  b: {path: a.csv, classes: [1, 0]}\n")
+    labels = load_config(path, CoordinatorConfig).labels
+    assert (labels["a"].classes, labels["b"].classes) == (["ok", "fraud"], ["1", "0"])
+    text = COORDINATOR + "  a: {path: a.csv, classes: [no, yes]}\n"
+    assert "put them in quotes" in refused(tmp_path, text, CoordinatorConfig)
+
+
 def test_what_is_no_yaml_is_told_with_its_line(tmp_path):
     assert refused(tmp_path, PARTY + "extra: [1\n").startswith(":15: not YAML")
     assert "a configuration is a mapping of fields" in refused(tmp_path, "- bank\n")
