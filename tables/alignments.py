@@ -5,7 +5,7 @@ import json
 import os
 import time
 from collections.abc import Collection, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from parley.tables.id_lists import PIECE
