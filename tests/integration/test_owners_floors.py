@@ -644,7 +644,7 @@ def test_an_owner_lets_no_metrics_be_taken_over_rows_that_differ_by_one(client):
 
 def test_metrics_leave_with_noise_where_the_labels_owner_says_so(client):
     few = yaml.safe_load(linear(OPEN))["train"] | {"lower": {"solver": "sgd", "warmup_steps": 2}}
-    split = {"lower": "0:30", "upper": "lower", "test": "30:60"}
+    split = {"lower": "0:40", "upper": "lower", "test": "40:60"}
     found = {}
     for labels in ("shy", "train"):
         run = client.start(linear(OPEN, seed=99, labels=labels, train=few, split=split))

@@ -82,7 +82,7 @@ def test_a_table_with_semicolons_is_read_once_the_delimiter_is_named(store):
     assert (len(table), table.columns) == (2, ["a", "b"])
     labels = store(text, delimiter=";", label="b").labels("train")
     assert labels.classes == ("3", "4")
-    assert list(store(text, delimiter=";").ids("train")) == ["1", "2"]
+    assert [list(some) for some in store(text, delimiter=";").ids("train")] == [["1", "2"]]
 
 
 def test_an_svmlight_file_that_counts_from_0_is_read_once_that_is_said(tmp_path):
