@@ -29,10 +29,12 @@ def lanes() -> Exchange | None:
         for name in _RUNTIME:
             ctypes.CDLL(_installed("intel-cmplr-lib-rt", name), mode=ctypes.RTLD_GLOBAL)
         library = ctypes.CDLL(_installed("ipp-crypto", "libcrypto_mb.so"))
-        exchange = _bound(library.mbx_x25519_mb8)
+        applicable, exchange = library.mbx_is_crypto_mb_applicable, _bound(library.mbx_x25519_mb8)
     except (PackageNotFoundError, FileNotFoundError, OSError, AttributeError):
         return None
-    return exchange if _is_right(exchange) else None
+    applicable.argtypes = (ctypes.c_uint64,)
+    # Asked before anything else is called: what a processor does not know would end the process.
+    return exchange if applicable(0) == 1 and _is_right(exchange) else None
 
 
 def _installed(package: str, name: str) -> str:

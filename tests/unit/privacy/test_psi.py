@@ -325,3 +325,20 @@ def test_workers_end_when_their_service_is_killed():
     while any(map(is_running, processes)):
         assert time.monotonic() < deadline, "workers outlive the service that started them"
         time.sleep(0.1)
+
+
+def test_a_processor_that_the_library_is_not_for_is_asked_nothing_else(monkeypatch):
+    class Library:
+        def __init__(self, *_, **__):
+            self.mbx_is_crypto_mb_applicable = type("Asked", (), {"__call__": lambda *_: 0})()
+
+        def mbx_x25519_mb8(self, *_):
+            raise AssertionError("an instruction that this processor does not know")
+
+    monkeypatch.setattr(psi_lanes, "_installed", lambda *_: "library")
+    monkeypatch.setattr(psi_lanes.ctypes, "CDLL", Library)
+    psi_lanes.lanes.cache_clear()
+    try:
+        assert psi_lanes.lanes() is None
+    finally:
+        psi_lanes.lanes.cache_clear()
