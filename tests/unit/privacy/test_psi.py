@@ -336,7 +336,7 @@ def test_a_processor_that_the_library_is_not_for_is_asked_nothing_else(monkeypat
             raise AssertionError("an instruction that this processor does not know")
 
     monkeypatch.setattr(psi_lanes, "_installed", lambda *_: "library")
-    monkeypatch.setattr(psi_lanes.ctypes, "CDLL", Library)
+    monkeypatch.setattr("ctypes.CDLL", Library)
     psi_lanes.lanes.cache_clear()
     try:
         assert psi_lanes.lanes() is None
