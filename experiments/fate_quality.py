@@ -10,12 +10,17 @@ host, as there.
     diabetes  B. Efron et al., "Least angle regression", 2004 (of scikit-learn), for linear and Poisson regression: the
               tables of FATE's own tasks (motor, dvisits) are not at hand
 
+Where FATE is installed (`make peers`), its own regression of the two logistic tasks is trained on the same rows, with
+the settings of its scripts (`examples/benchmark_quality/lr`), and scores the same held-out ones.
+
 The second part cuts columns as VertiBench does (`parley data split --cut`): whoever holds what, a model of all columns
 is the same, and what the guest alone reaches is not.
 
     parley reproduce fate-quality [--data DIR] [--quick] [--json FILE] [--plot FILE]
 """
 
+import json
+import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,6 +32,7 @@ from sklearn.linear_model import LogisticRegression, PoissonRegressor, Ridge
 from sklearn.metrics import mean_squared_error, r2_score, roc_auc_score, roc_curve
 from sklearn.preprocessing import StandardScaler
 
+from parley.benchmarks.peers import FATE, figures_of, installed
 from parley.experiments.credit import load_credit
 from parley.numerics.streams import stream
 from parley.simulation.runs import train_tables
@@ -44,6 +50,27 @@ STRENGTH = 0.01
 QUICK_ROWS = 3000
 MODELS = {"logistic": "lr", "linear": "linr", "poisson": "poisson"}
 DIFFERENCE = "relative difference"
+BESIDE: dict[str, dict[str, Any]] = {
+    "breast": {
+        "epochs": 20,
+        "batch_size": 240,
+        "init_param": {"method": "random_uniform", "fit_intercept": True, "random_state": 42},
+        "learning_rate_param": {"method": "constant", "scheduler_params": {"factor": 1.0, "total_iters": 5}},
+        "optimizer_param": {"method": "rmsprop", "penalty": "l2", "alpha": 0.1, "optimizer_params": {"lr": 0.12}},
+        "early_stop": "diff",
+        "tol": 1e-5,
+    },
+    "credit": {
+        "epochs": 16,
+        "batch_size": 10_000,
+        "init_param": {"method": "zeros", "fit_intercept": True, "random_state": 42},
+        "learning_rate_param": {"method": "linear", "scheduler_params": {"start_factor": 0.7, "total_iters": 1000}},
+        "optimizer_param": {"method": "rmsprop", "penalty": "l2", "alpha": 0.1, "optimizer_params": {"lr": 0.12}},
+        "early_stop": "diff",
+        "tol": 1e-5,
+    },
+}
+"""FATE's settings of its own quality benchmark, by task."""
 CUTS = (("importance", 0.1), ("importance", 1.0), ("importance", 10.0), ("correlation", 0.0), ("correlation", 1.0))
 
 
@@ -67,6 +94,7 @@ class Task:
 def run(quick: bool, data: Path | None = None) -> list[Row]:
     """Metrics of every task, federated, pooled, and their relative difference; then the cuts of VertiBench."""
     found: list[Row] = []
+    is_fate_there = bool(installed(FATE))
     for task in tasks(quick, data):
         blocks = [np.arange(task.guest), np.arange(task.guest, task.features.shape[1])]
         ours, theirs = federated(task, blocks), pooled(task)
@@ -77,7 +105,26 @@ def run(quick: bool, data: Path | None = None) -> list[Row]:
                 _row(task.case, f"pooled {metric}", expected),
                 _row(task.case, f"{metric}, {DIFFERENCE}", abs(value - expected) / abs(expected)),
             ]
+        if is_fate_there and task.name in BESIDE:
+            found += beside(task, theirs)
     return [*found, *cuts()]
+
+
+def beside(task: Task, expected: dict[str, float]) -> list[Row]:
+    """Metrics of FATE's model on the same held-out rows, its difference from scikit-learn's, and how fast it was."""
+    features, trained, test = divided(task)
+    with tempfile.TemporaryDirectory() as folder:
+        path, settings = Path(folder) / "task.npz", json.dumps(BESIDE[task.name])
+        rows = {"trained": trained, "test": test, "labels": task.target}
+        np.savez(path, features=features, guest=task.guest, settings=settings, **rows)
+        figures = figures_of("FATE", FATE, ["--task", str(path)])
+    found = []
+    for metric, value in classified(task.target[test], np.array(figures["scores"])).items():
+        found.append(_row(task.case, f"FATE's {metric}", value))
+        difference = abs(value - expected[metric]) / abs(expected[metric])
+        found.append(_row(task.case, f"FATE's {metric}, {DIFFERENCE}", difference))
+    found.append(_row(task.case, "FATE's steps", figures["steps"]))
+    return [*found, _row(task.case, "FATE's steps per second", figures["rounds_per_second"])]
 
 
 def tasks(quick: bool, data: Path | None) -> list[Task]:
@@ -147,11 +194,15 @@ def pooled(task: Task) -> dict[str, float]:
     model = models[task.family]().fit(features[trained], task.target[trained])
     truth = task.target[test]
     if task.family == "logistic":
-        scores = model.predict_proba(features[test])[:, 1]
-        wrong, right, _ = roc_curve(truth, scores)
-        return {"AUC": float(roc_auc_score(truth, scores)), "KS": float((right - wrong).max())}
+        return classified(truth, model.predict_proba(features[test])[:, 1])
     predicted = model.predict(features[test])
     return {"RMSE": float(np.sqrt(mean_squared_error(truth, predicted))), "R²": float(r2_score(truth, predicted))}
+
+
+def classified(truth: Array, scores: Array) -> dict[str, float]:
+    """Metrics of scores of two classes."""
+    wrong, right, _ = roc_curve(truth, scores)
+    return {"AUC": float(roc_auc_score(truth, scores)), "KS": float((right - wrong).max())}
 
 
 def cuts() -> list[Row]:
