@@ -125,6 +125,7 @@ GRIDS: Mapping[str, tuple[Grid, ...]] = {
         Grid(r"speed-up, (?P<line>.+) · (?P<column>rounds .+)", title="speed-up in clients"),
     ),
     "fate-quality": (
+        Grid(r"(?P<line>\w+ lr) · FATE's (?P<column>.+)", title="FATE itself, held-out rows", bold=False),
         Grid(r"(?P<line>\w+ lr) · (?P<column>.+)", title="classes", bold=False),
         Grid(r"(?P<line>diabetes \w+) · (?P<column>.+)", title="numbers", bold=False),
         Grid(

@@ -116,8 +116,9 @@ def beside(task: Task, expected: dict[str, float]) -> list[Row]:
     features, trained, test = divided(task)
     with tempfile.TemporaryDirectory() as folder:
         path, settings = Path(folder) / "task.npz", json.dumps(task.at_fate)
-        rows = {"trained": trained, "test": test, "labels": task.target}
-        np.savez(path, features=features, guest=task.guest, settings=settings, **rows)
+        tables = {"features": features, "labels": task.target, "trained": trained, "test": test}
+        contents: dict[str, Any] = tables | {"guest": task.guest, "settings": settings}
+        np.savez(path, **contents)
         figures = figures_of("FATE", FATE, ["--task", str(path)])
     found = []
     for metric, value in classified(task.target[test], np.array(figures["scores"])).items():
