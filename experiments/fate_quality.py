@@ -51,24 +51,23 @@ STRENGTH = 0.01
 QUICK_ROWS, FATE_ROWS = 3000, 1000
 MODELS = {"logistic": "lr", "linear": "linr", "poisson": "poisson"}
 DIFFERENCE = "relative difference"
-RMSPROP = {"method": "rmsprop", "penalty": "l2", "alpha": 0.1, "optimizer_params": {"lr": 0.12}}
-BREAST_AT_FATE: dict[str, Any] = {
+AT_FATE: dict[str, Any] = {
+    "optimizer_param": {"method": "rmsprop", "penalty": "l2", "alpha": 0.1, "optimizer_params": {"lr": 0.12}},
+    "early_stop": "diff",
+    "tol": 1e-5,
+}
+"""Settings of FATE's own scripts."""
+BREAST_AT_FATE = AT_FATE | {
     "epochs": 20,
     "batch_size": 240,
     "init_param": {"method": "random_uniform", "fit_intercept": True, "random_state": 42},
     "learning_rate_param": {"method": "constant", "scheduler_params": {"factor": 1.0, "total_iters": 5}},
-    "optimizer_param": RMSPROP,
-    "early_stop": "diff",
-    "tol": 1e-5,
 }
-CREDIT_AT_FATE: dict[str, Any] = {
+CREDIT_AT_FATE = AT_FATE | {
     "epochs": 16,
     "batch_size": 10_000,
     "init_param": {"method": "zeros", "fit_intercept": True, "random_state": 42},
     "learning_rate_param": {"method": "linear", "scheduler_params": {"start_factor": 0.7, "total_iters": 1000}},
-    "optimizer_param": RMSPROP,
-    "early_stop": "diff",
-    "tol": 1e-5,
 }
 CUTS = (("importance", 0.1), ("importance", 1.0), ("importance", 10.0), ("correlation", 0.0), ("correlation", 1.0))
 
