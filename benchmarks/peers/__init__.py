@@ -14,12 +14,13 @@ What is and is not like for like is said beside each system in `SYSTEMS` and pri
 
 import json
 import os
+import signal
 import socket
 import statistics
 import subprocess
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -186,17 +187,29 @@ def _speed(name: str, peer: Peer, options: Sequence[str]) -> float:
 
 
 def figures_of(name: str, peer: Peer, options: Sequence[str]) -> dict[str, Any]:
-    """What a peer's program prints: rounds per second first.
+    """What a peer's program prints: rounds per second first. Processes that it leaves behind are ended.
 
     Raises:
         PeerFailed: it ended without a figure.
     """
     command = [str(_python(peer)), str(Path(__file__).with_name(peer.program)), *options]
-    with tempfile.TemporaryDirectory() as scratch:
-        done = subprocess.run(command, capture_output=True, text=True, cwd=scratch)
-    figures = [line for line in done.stdout.splitlines() if line.startswith('{"rounds_per_second"')]
+    with (
+        tempfile.TemporaryDirectory() as scratch,
+        tempfile.TemporaryFile("w+") as output,  # a pipe would not end before the last process that was left behind
+        tempfile.TemporaryFile("w+") as errors,
+    ):
+        with subprocess.Popen(command, stdout=output, stderr=errors, cwd=scratch, start_new_session=True) as process:
+            try:
+                process.wait()
+            finally:
+                with suppress(ProcessLookupError):
+                    os.killpg(process.pid, signal.SIGKILL)
+        output.seek(0)
+        errors.seek(0)
+        told, complaints = output.read(), errors.read()
+    figures = [line for line in told.splitlines() if line.startswith('{"rounds_per_second"')]
     if not figures:
-        raise PeerFailed(f"{name} ended without a figure: {(done.stderr or done.stdout)[-2000:]}")
+        raise PeerFailed(f"{name} ended without a figure: {(complaints or told)[-2000:]}")
     printed: dict[str, Any] = json.loads(figures[-1])
     return printed
 

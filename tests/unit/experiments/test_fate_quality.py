@@ -1,10 +1,12 @@
 import sys
+import time
+from pathlib import Path
 
 import numpy as np
 import pytest
 from sklearn.metrics import roc_auc_score
 
-from parley.benchmarks.peers import PeerFailed
+from parley.benchmarks.peers import FATE, PeerFailed, figures_of
 from parley.experiments.fate_quality import RELATIVE_TOLERANCE, beside, divided, federated, pooled, run, tasks
 
 SCORES_BY_THE_FIRST_COLUMN = """
@@ -14,6 +16,12 @@ task = np.load(sys.argv[sys.argv.index("--task") + 1])
 print("a line of FATE's own")
 figures = {"rounds_per_second": 0.5, "steps": json.loads(str(task["settings"]))["epochs"]}
 print(json.dumps(figures | {"scores": (-task["features"][task["test"], 0]).tolist()}))
+"""
+
+LEAVES_A_PROCESS = """
+import json, subprocess
+left = subprocess.Popen(["sleep", "300"])
+print(json.dumps({"rounds_per_second": 0.5, "left": left.pid}))
 """
 
 
@@ -75,3 +83,11 @@ def test_a_fate_that_ends_without_scores_is_told(fate, tmp_path):
     fate("raise SystemExit('no scheduler')")
     with pytest.raises(PeerFailed, match="no scheduler"):
         beside(tasks(True, tmp_path)[0], {"AUC": 1.0, "KS": 1.0})
+
+
+@pytest.mark.timeout(60)
+def test_processes_that_fate_leaves_behind_are_not_waited_for_and_ended(fate):
+    fate(LEAVES_A_PROCESS)
+    status = Path(f"/proc/{figures_of('FATE', FATE, [])['left']}/status")
+    while status.exists() and "State:\tZ" not in status.read_text():
+        time.sleep(0.01)
