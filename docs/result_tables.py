@@ -125,6 +125,7 @@ GRIDS: Mapping[str, tuple[Grid, ...]] = {
         Grid(r"speed-up, (?P<line>.+) · (?P<column>rounds .+)", title="speed-up in clients"),
     ),
     "fate-quality": (
+        Grid(r"(?P<line>\w+ lr) · FATE's (?P<column>.+)", title="FATE itself, held-out rows", bold=False),
         Grid(r"(?P<line>\w+ lr) · (?P<column>.+)", title="classes", bold=False),
         Grid(r"(?P<line>diabetes \w+) · (?P<column>.+)", title="numbers", bold=False),
         Grid(
@@ -256,7 +257,10 @@ JUDGEMENTS: Mapping[str, str] = {
         "Logistic regression of three organisations is that of the pooled table; the network is 0.003 behind its "
         "pooled twin. ε = 1 on the labels costs one to three points of AUC, ε = 8 nothing."
     ),
-    "fate-quality": "Federated and pooled models differ by less than FATE's own bound of one per cent, everywhere.",
+    "fate-quality": (
+        "Our federated models and pooled ones differ by less than FATE's own bound of one per cent, everywhere. FATE's "
+        "regression, with the settings of its scripts, is 1.1 and 1.7 per cent behind in AUC, within the bound in KS."
+    ),
     "hgp-tables": (
         "HGP-PL is above SGP and Local on all four networks, in the mean and in the bottom decile, as in the paper. "
         "On the fully connected network FedAvg+, which only tunes the shared model on each client's own rows, is as "

@@ -7,8 +7,12 @@ host, as there.
 
     breast    breast cancer, Wisconsin (of scikit-learn): 10 columns at the guest, 20 at the host
     credit    UCI credit, see `credit`: 13 columns at the guest, 10 at the host; left out where `data` has it not
+              (credit_1000: its first rows, as many as FATE trains on in minutes)
     diabetes  B. Efron et al., "Least angle regression", 2004 (of scikit-learn), for linear and Poisson regression: the
               tables of FATE's own tasks (motor, dvisits) are not at hand
+
+Where FATE is installed (`make peers`), its own regression of the two logistic tasks is trained on the same rows, with
+the settings of its scripts (`examples/benchmark_quality/lr`), and scores the same held-out ones.
 
 The second part cuts columns as VertiBench does (`parley data split --cut`): whoever holds what, a model of all columns
 is the same, and what the guest alone reaches is not.
@@ -16,6 +20,8 @@ is the same, and what the guest alone reaches is not.
     parley reproduce fate-quality [--data DIR] [--quick] [--json FILE] [--plot FILE]
 """
 
+import json
+import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,6 +33,7 @@ from sklearn.linear_model import LogisticRegression, PoissonRegressor, Ridge
 from sklearn.metrics import mean_squared_error, r2_score, roc_auc_score, roc_curve
 from sklearn.preprocessing import StandardScaler
 
+from parley.benchmarks.peers import FATE, figures_of, installed
 from parley.experiments.credit import load_credit
 from parley.numerics.streams import stream
 from parley.simulation.runs import train_tables
@@ -41,9 +48,27 @@ RELATIVE_TOLERANCE = 0.01
 """FATE's own."""
 STRENGTH = 0.01
 """Of the ridge penalty."""
-QUICK_ROWS = 3000
+QUICK_ROWS, FATE_ROWS = 3000, 1000
 MODELS = {"logistic": "lr", "linear": "linr", "poisson": "poisson"}
 DIFFERENCE = "relative difference"
+AT_FATE: dict[str, Any] = {
+    "optimizer_param": {"method": "rmsprop", "penalty": "l2", "alpha": 0.1, "optimizer_params": {"lr": 0.12}},
+    "early_stop": "diff",
+    "tol": 1e-5,
+}
+"""Settings of FATE's own scripts."""
+BREAST_AT_FATE = AT_FATE | {
+    "epochs": 20,
+    "batch_size": 240,
+    "init_param": {"method": "random_uniform", "fit_intercept": True, "random_state": 42},
+    "learning_rate_param": {"method": "constant", "scheduler_params": {"factor": 1.0, "total_iters": 5}},
+}
+CREDIT_AT_FATE = AT_FATE | {
+    "epochs": 16,
+    "batch_size": 10_000,
+    "init_param": {"method": "zeros", "fit_intercept": True, "random_state": 42},
+    "learning_rate_param": {"method": "linear", "scheduler_params": {"start_factor": 0.7, "total_iters": 1000}},
+}
 CUTS = (("importance", 0.1), ("importance", 1.0), ("importance", 10.0), ("correlation", 0.0), ("correlation", 1.0))
 
 
@@ -57,6 +82,8 @@ class Task:
     target: Array
     guest: int
     """Columns of the guest: the first ones."""
+    at_fate: dict[str, Any] | None = None
+    """Settings that FATE's own scripts train this task with; None where FATE is not run."""
 
     @property
     def case(self) -> str:
@@ -67,6 +94,7 @@ class Task:
 def run(quick: bool, data: Path | None = None) -> list[Row]:
     """Metrics of every task, federated, pooled, and their relative difference; then the cuts of VertiBench."""
     found: list[Row] = []
+    is_fate_there = bool(installed(FATE))
     for task in tasks(quick, data):
         blocks = [np.arange(task.guest), np.arange(task.guest, task.features.shape[1])]
         ours, theirs = federated(task, blocks), pooled(task)
@@ -77,14 +105,35 @@ def run(quick: bool, data: Path | None = None) -> list[Row]:
                 _row(task.case, f"pooled {metric}", expected),
                 _row(task.case, f"{metric}, {DIFFERENCE}", abs(value - expected) / abs(expected)),
             ]
+        if is_fate_there and task.at_fate:
+            found += beside(task, theirs)
     return [*found, *cuts()]
+
+
+def beside(task: Task, expected: dict[str, float]) -> list[Row]:
+    """Metrics of FATE's model on the same held-out rows, its difference from scikit-learn's, and how fast it was."""
+    features, trained, test = divided(task)
+    with tempfile.TemporaryDirectory() as folder:
+        path, settings = Path(folder) / "task.npz", json.dumps(task.at_fate)
+        tables = {"features": features, "labels": task.target, "trained": trained, "test": test}
+        contents: dict[str, Any] = tables | {"guest": task.guest, "settings": settings}
+        np.savez(path, **contents)
+        figures = figures_of("FATE", FATE, ["--task", str(path)])
+    found = []
+    for metric, value in classified(task.target[test], np.array(figures["scores"])).items():
+        found.append(_row(task.case, f"FATE's {metric}", value))
+        difference = abs(value - expected[metric]) / abs(expected[metric])
+        found.append(_row(task.case, f"FATE's {metric}, {DIFFERENCE}", difference))
+    print(f"{task.case}, FATE: {found}", flush=True)
+    found.append(_row(task.case, "FATE's steps", figures["steps"]))
+    return [*found, _row(task.case, "FATE's steps per second", figures["rounds_per_second"])]
 
 
 def tasks(quick: bool, data: Path | None) -> list[Task]:
     """Those whose tables are at hand."""
     breast, diabetes = load_breast_cancer(), load_diabetes()
     found = [
-        Task("breast", "logistic", breast.data, breast.target, 10),
+        Task("breast", "logistic", breast.data, breast.target, 10, BREAST_AT_FATE),
         Task("diabetes", "linear", diabetes.data, diabetes.target, 5),
         Task("diabetes", "poisson", diabetes.data, diabetes.target / 50, 5),
     ]
@@ -92,9 +141,14 @@ def tasks(quick: bool, data: Path | None) -> list[Task]:
         credit = load_credit(data)
     except FileNotFoundError:
         return found
-    rows = slice(0, QUICK_ROWS if quick else None)
-    features, classes = np.asarray(credit.features)[rows], np.asarray(credit.labels).astype(int)[rows]
-    return [found[0], Task("credit", "logistic", features, classes, 13), *found[1:]]
+    features, classes = np.asarray(credit.features), np.asarray(credit.labels).astype(int)
+    most, few = slice(QUICK_ROWS if quick else None), slice(FATE_ROWS)
+    return [
+        found[0],
+        Task("credit", "logistic", features[most], classes[most], 13),
+        Task(f"credit_{FATE_ROWS}", "logistic", features[few], classes[few], 13, CREDIT_AT_FATE),
+        *found[1:],
+    ]
 
 
 def spec_of(family: str, parties: Sequence[str]) -> RunSpec:
@@ -147,11 +201,15 @@ def pooled(task: Task) -> dict[str, float]:
     model = models[task.family]().fit(features[trained], task.target[trained])
     truth = task.target[test]
     if task.family == "logistic":
-        scores = model.predict_proba(features[test])[:, 1]
-        wrong, right, _ = roc_curve(truth, scores)
-        return {"AUC": float(roc_auc_score(truth, scores)), "KS": float((right - wrong).max())}
+        return classified(truth, model.predict_proba(features[test])[:, 1])
     predicted = model.predict(features[test])
     return {"RMSE": float(np.sqrt(mean_squared_error(truth, predicted))), "R²": float(r2_score(truth, predicted))}
+
+
+def classified(truth: Array, scores: Array) -> dict[str, float]:
+    """Metrics of scores of two classes."""
+    wrong, right, _ = roc_curve(truth, scores)
+    return {"AUC": float(roc_auc_score(truth, scores)), "KS": float((right - wrong).max())}
 
 
 def cuts() -> list[Row]:

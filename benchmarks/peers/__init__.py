@@ -14,12 +14,13 @@ What is and is not like for like is said beside each system in `SYSTEMS` and pri
 
 import json
 import os
+import signal
 import socket
 import statistics
 import subprocess
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -83,13 +84,12 @@ class PeerFailed(RuntimeError):
 def run(sizes: Sequence[str] = tuple(SIZES), repeats: int = REPEATS) -> list[dict[str, Any]]:
     """Measure every system that is there and return rows of case, metric, value, unit, baseline and ratio."""
     before = machine_rows()
-    there = {name: peer for name, peer in PEERS.items() if _python(peer).exists()}
-    for virtualenv in sorted({peer.virtualenv for peer in (*PEERS.values(), FATE) if not _python(peer).exists()}):
-        print(f"{virtualenv} is not in {_folder()}: its rows are left out; `make peers` installs it.")
+    found = installed(*PEERS.values(), FATE)
+    there = {name: peer for name, peer in PEERS.items() if peer in found}
     for name, likeness in SYSTEMS.items():
         print(f"{name}: {likeness}")
     figures = _measure(there, sizes, repeats)
-    if sizes and _python(FATE).exists():
+    if sizes and FATE in found:
         figures |= _measure_vertical(repeats)
     return [*before, *speed_rows(figures), *machine_rows()[1:]]
 
@@ -102,7 +102,7 @@ def _measure_vertical(repeats: int) -> dict[tuple[str, str], list[float]]:
         local = LocalFederation(scratch, tables, {"train": {"path": data / "labels.parquet"}})
         with local, local.connect() as client:
             ours = [_regression(client) for _ in range(repeats)]
-    return {(VERTICAL, "Parley, pairwise"): ours, (VERTICAL, "FATE"): [_figure("FATE", FATE, [])]}
+    return {(VERTICAL, "Parley, pairwise"): ours, (VERTICAL, "FATE"): [_speed("FATE", FATE, [])]}
 
 
 def _regression(client: Federation) -> float:
@@ -179,17 +179,47 @@ def _peer(name: str, peer: Peer, size: str) -> float:
         options += ["--address", f"127.0.0.1:{ports[0]}"]
     elif ports:
         options += ["--ports", *ports]
-    return _figure(name, peer, options)
+    return _speed(name, peer, options)
 
 
-def _figure(name: str, peer: Peer, options: Sequence[str]) -> float:
+def _speed(name: str, peer: Peer, options: Sequence[str]) -> float:
+    return float(figures_of(name, peer, options)["rounds_per_second"])
+
+
+def figures_of(name: str, peer: Peer, options: Sequence[str]) -> dict[str, Any]:
+    """What a peer's program prints: rounds per second first. Processes that it leaves behind are ended.
+
+    Raises:
+        PeerFailed: it ended without a figure.
+    """
     command = [str(_python(peer)), str(Path(__file__).with_name(peer.program)), *options]
-    with tempfile.TemporaryDirectory() as scratch:
-        done = subprocess.run(command, capture_output=True, text=True, cwd=scratch)
-    figures = [line for line in done.stdout.splitlines() if line.startswith('{"rounds_per_second"')]
+    with (
+        tempfile.TemporaryDirectory() as scratch,
+        tempfile.TemporaryFile("w+") as output,  # a pipe would not end before the last process that was left behind
+        tempfile.TemporaryFile("w+") as errors,
+    ):
+        with subprocess.Popen(command, stdout=output, stderr=errors, cwd=scratch, start_new_session=True) as process:
+            try:
+                process.wait()
+            finally:
+                with suppress(ProcessLookupError):
+                    os.killpg(process.pid, signal.SIGKILL)
+        output.seek(0)
+        errors.seek(0)
+        told, complaints = output.read(), errors.read()
+    figures = [line for line in told.splitlines() if line.startswith('{"rounds_per_second"')]
     if not figures:
-        raise PeerFailed(f"{name} ended without a figure: {(done.stderr or done.stdout)[-2000:]}")
-    return float(json.loads(figures[-1])["rounds_per_second"])
+        raise PeerFailed(f"{name} ended without a figure: {(complaints or told)[-2000:]}")
+    printed: dict[str, Any] = json.loads(figures[-1])
+    return printed
+
+
+def installed(*peers: Peer) -> list[Peer]:
+    """Those whose virtualenv is there; of the others the reader is told."""
+    found = [peer for peer in peers if _python(peer).exists()]
+    for virtualenv in sorted({peer.virtualenv for peer in peers if peer not in found}):
+        print(f"{virtualenv} is not in {_folder()}: its rows are left out; `make peers` installs it.")
+    return found
 
 
 def _free_ports(count: int) -> list[str]:
